@@ -1,0 +1,54 @@
+# Needs Python 3.11 or newer and make; everything else is installed into .venv from hashed lock files.
+# Another interpreter: make test PYTHON=python3.13. More arguments: make test ARGS="-k outbox".
+
+PYTHON  ?= python3
+WORKERS ?= 2
+ARGS    ?=
+BIN     := .venv/bin
+READY   := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench mutants lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+
+run: $(READY) ## start Holdfast with the example orders app
+	$(BIN)/holdfast dev --app examples.orders:hf $(ARGS)
+
+test: $(READY) ## run all tests, on SQLite and on a private PostgreSQL
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+check: $(READY) ## lint, format, types, and the arrows between the rooms
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+	$(BIN)/python -m pytest -q tests/test_house.py
+
+bench: $(READY) ## compare Holdfast with its peers
+	$(BIN)/python bench/compare.py $(ARGS)
+
+mutants: $(READY) ## remove each guard in turn and see a test fail
+	$(BIN)/python tests/mutants.py $(ARGS)
+
+# The stamp is written last, so an interrupted set-up starts over.
+$(READY): requirements/run.txt requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("Holdfast needs Python 3.11 or newer, \
+	and $(PYTHON) is %d.%d: name a newer one, as in: make PYTHON=python3.12" % v[:2])'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+COMPILE = .venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --custom-compile-command "make lock" $(ARGS)
+
+lock: ## compile requirements/*.txt again; ARGS=--upgrade moves every pin
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check uv
+	$(COMPILE) pyproject.toml -o requirements/run.txt
+	$(COMPILE) pyproject.toml requirements/dev.in -c requirements/run.txt -o requirements/dev.txt
+
+clean: ## remove everything that can be made again
+	rm -rf .venv .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .holdfast
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,146 @@
+"""Holdfast's adapter for the shared benchmark harness (see docs/benchmarks.md)."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, os.environ.get("HF_BENCH_COMMON", ""))
+import common
+
+META = {"services": ["postgres"],
+        "requires": ["apsw==3.54.1.0", "asyncpg==0.32.0", "msgspec==0.22.0", "uuid-utils==1.2.0", "uvloop==0.23.0",
+                     "structlog==26.1.0", "click", "rich"],
+        "workloads": "ABCDE"}  # fmt: skip
+VARIANTS = {
+    "pg": {"topology": "split", "concurrency": 500, "lead": 15, "n": {"A": 10000, "C": 20000}},
+    "sqlite": {"topology": "embedded", "concurrency": 500, "services": [], "lead": 15, "n": {"A": 10000, "C": 20000}},
+}
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+
+
+class Bench(common.Peer):
+    def make(self):
+        import logging
+
+        import structlog
+
+        from holdfast import Holdfast
+
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+        hf = Holdfast(f"sqlite:///{self.dir}/holdfast.db" if self.opts["topology"] == "embedded" else self.dsn)
+        log = self.log
+
+        async def step(key, i):
+            return log.step(key, i)
+
+        @hf.workflow("wf5")
+        async def wf5(ctx, key):
+            for i in range(common.STEPS):
+                await ctx.step("step", step, key, i)
+            return key
+
+        @hf.workflow("job1")
+        async def job1(ctx, key):
+            return await ctx.step("step", step, key, 0)
+
+        @hf.workflow("sleep")
+        async def sleep(ctx, given):
+            log.asleep(given["k"])
+            from datetime import UTC, datetime
+
+            await ctx.sleep("until", until=datetime.fromtimestamp(given["due"], UTC))
+            log.woke(given["k"], given["due"])
+
+        return hf
+
+    def setup(self):
+        async def go():
+            async with self.make():
+                pass
+
+        asyncio.run(go())
+
+    def worker(self):
+        async def go():
+            async with self.make() as hf, hf.worker(concurrency=self.opts["concurrency"]):
+                self.ready()
+                await asyncio.Event().wait()
+
+        self.profiled(go)
+
+    def profiled(self, go):
+        import uvloop
+
+        if not os.environ.get("HF_PROFILE"):
+            uvloop.run(go())
+            return
+        import cProfile
+
+        profile = cProfile.Profile()
+
+        async def timed():
+            task = asyncio.ensure_future(go())
+            await asyncio.sleep(float(os.environ["HF_PROFILE"]))
+            profile.disable()
+            profile.dump_stats("/tmp/holdfast.prof")
+            await task
+
+        profile.enable()
+        uvloop.run(timed())
+
+    def open(self):
+        import threading
+
+        import uvloop
+
+        self.loop = uvloop.new_event_loop()
+        ready = threading.Event()
+
+        async def go():
+            self.hf = self.make()
+            await self.hf.open()
+            if self.opts["topology"] == "embedded":
+                self.scope = self.hf.worker(concurrency=self.opts["concurrency"])
+                await self.scope.__aenter__()
+            ready.set()
+
+        self.loop.run_until_complete(go())
+
+    def submit(self, kind, keys, due=None):
+        inputs = keys if due is None else [{"k": k, "due": due} for k in keys]
+
+        async def go():
+            for at in range(0, len(keys), 2000):
+                part = slice(at, at + 2000)
+                await self.hf.start_many(kind, inputs[part], business_keys=keys[part])
+
+        self.loop.run_until_complete(go())
+
+    def wait(self, kind, keys):
+        async def go():
+            while await self.hf.service.store.fetch("bench_unfinished"):
+                await asyncio.sleep(0.01)
+
+        from holdfast.store import statements
+
+        for dialect in ("sqlite", "postgres"):
+            statements.texts(dialect)["bench_unfinished"] = (
+                "select 1 from holdfast.instances where tenant_id = 'default' and completed_at is null"
+                " and status in ('pending', 'running', 'waiting') limit 1"
+            )
+        self.loop.run_until_complete(go())
+
+    def call(self, kind, key):
+        async def go():
+            handle = await self.hf.start(kind, key, business_key=key)
+            await handle.result()
+
+        self.loop.run_until_complete(go())
+
+    def close(self):
+        pass
+
+
+if __name__ == "__main__":
+    common.main(Bench)

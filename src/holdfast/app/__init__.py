@@ -1,0 +1,1 @@
+"""JOINS: one function per use case."""

@@ -1,0 +1,147 @@
+"""The effect desk: read effects, and say what became of one whose outcome nobody knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from uuid_utils import uuid4
+
+from holdfast.app import instances
+from holdfast.engine import codec, ids
+from holdfast.engine.effects import may_choose
+from holdfast.engine.errors import BadInput, EffectNotFound, EffectNotOpen
+
+if TYPE_CHECKING:
+    from holdfast.app.service import Service
+
+RESOLUTIONS = ("happened", "did_not_happen", "abort")
+STATES = ("started", "succeeded", "failed", "outcome_unknown", "resolved")
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """A result that came after its worker had lost the claim: evidence, it moved nothing."""
+
+    observed_at: int
+    worker: str
+    fence: int
+    attempt: int
+    outcome: str
+    payload: Any
+
+
+class EffectView(msgspec.Struct, frozen=True, kw_only=True):
+    """An effect as the desk shows it: intent, state, receipt, and who decided what."""
+
+    id: str
+    tenant_id: str
+    instance_id: str
+    step: str
+    mode: str
+    state: str
+    attempt: int
+    idempotency_key: str
+    request: Any
+    fence: int
+    worker: str
+    first_started_at: int
+    started_at: int
+    not_after: int
+    opens_at: int
+    settled_at: int | None
+    receipt: Any
+    error: Any
+    resolution: str | None
+    resolved_by: str | None
+    reason: str | None
+    observations: list[Observation] = []
+
+
+def _view(tenant_id: str, row: Sequence[Any], seen: list[Observation]) -> EffectView:
+    (id_, instance, step, mode, state, attempt, key, request, fence, worker, first, started, not_after, opens, settled,
+     receipt, error, resolution, by, reason) = row  # fmt: skip
+    return EffectView(
+        id=ids.effect_word(id_), tenant_id=tenant_id, instance_id=ids.instance_word(instance), step=step, mode=mode,
+        state=state, attempt=attempt, idempotency_key=key, request=codec.decode(request), fence=fence,
+        worker=ids.worker_word(worker), first_started_at=first, started_at=started, not_after=not_after,
+        opens_at=opens, settled_at=settled, receipt=None if receipt is None else codec.decode(receipt),
+        error=None if error is None else codec.decode(error), resolution=resolution, resolved_by=by, reason=reason,
+        observations=seen,
+    )  # fmt: skip
+
+
+async def list_effects(
+    service: Service, tenant_id: str, *, state: str | None, instance: str | None, limit: int
+) -> list[EffectView]:
+    if state is not None and state not in STATES:
+        raise BadInput(f"state is {state!r}: expected one of {', '.join(STATES)}")
+    if instance is not None:
+        raw = ids.parse("ins", instance)
+        rows = await service.store.fetch("effects_of_instance", tenant_id=tenant_id, instance_id=raw, limit=limit)
+        rows = [row for row in rows if state in (None, row[4])]
+    elif state == "outcome_unknown":
+        rows = await service.store.fetch("unknown_effects", tenant_id=tenant_id, limit=limit)
+    else:
+        rows = await service.store.fetch("list_effects", tenant_id=tenant_id, limit=limit)
+        rows = [row for row in rows if state in (None, row[4])]
+    return [_view(tenant_id, row, []) for row in rows]
+
+
+async def read_effect(service: Service, tenant_id: str, effect: str) -> EffectView:
+    raw = ids.parse("eff", effect)
+    rows = await service.store.fetch("read_effect", tenant_id=tenant_id, id=raw)
+    if not rows:
+        raise EffectNotFound(effect, tenant_id)
+    seen = [
+        Observation(
+            observed_at=at,
+            worker=ids.worker_word(worker),
+            fence=fence,
+            attempt=attempt,
+            outcome=outcome,
+            payload=codec.decode(payload),
+        )
+        for at, worker, fence, attempt, outcome, payload in await service.store.fetch(
+            "read_observations", tenant_id=tenant_id, effect_id=raw
+        )
+    ]
+    return _view(tenant_id, rows[0], seen)
+
+
+async def resolve(
+    service: Service, tenant_id: str, effect: str, resolution: str, *, actor: str, reason: str, result: Any = None,
+    accept_double: bool = False, second_person: str | None = None,
+) -> None:  # fmt: skip
+    """Commit the operator's word as a fact; the worker that claims the instance takes the turn."""
+    if resolution not in RESOLUTIONS:
+        raise BadInput(f"resolution is {resolution!r}: expected one of {', '.join(RESOLUTIONS)}")
+    for field, value in (("actor", actor), ("reason", reason)):
+        if not isinstance(value, str) or not value.strip():
+            raise BadInput(f"{field} is empty: say who decides, and why; both are kept in the history")
+    if second_person is not None and second_person.strip() in ("", actor.strip()):
+        raise BadInput("second_person must be somebody else than the actor")
+    view = await read_effect(service, tenant_id, effect)
+    if view.state != "outcome_unknown":
+        raise EffectNotOpen(f"effect {effect} is {view.state}: only an effect of unknown outcome can be resolved")
+    over = _call_is_over(view)
+    gone = over or await service.store.worker_gone(ids.parse("wrk", view.worker))
+    opens = service.store.now() if over else view.opens_at
+    refused = may_choose(resolution, service.store.now(), opens, gone, accept_double, second_person is not None)
+    if refused is not None:
+        raise EffectNotOpen(f"effect {effect}: {refused}")
+    words = {
+        "resolution": resolution, "actor": actor, "reason": reason, "result": result,
+        "accept_double": accept_double, "second_person": second_person,
+    }  # fmt: skip
+    payload = codec.encode(words, "the resolution", service.payload_limit)
+    await instances.send(
+        service, tenant_id, ids.parse("ins", view.instance_id), "resolution", view.step, payload,
+        f"resolution:{view.id}:{view.attempt}:{uuid4().hex}", "be resolved",
+    )  # fmt: skip
+
+
+def _call_is_over(view: EffectView) -> bool:
+    """Whether the handler itself came back with an error: then no call is under way, though its worker lives."""
+    kind = view.error.get("type") if isinstance(view.error, dict) else None
+    return kind is not None and kind not in ("WorkerLost", "TimeoutError", "CancelledError")

@@ -1,0 +1,214 @@
+"""Instances as their users see them: start one, send it a fact, read how it stands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from uuid_utils import uuid7
+
+from holdfast.engine import codec, ids
+from holdfast.engine import history as h
+from holdfast.engine.errors import (
+    BadInput,
+    BusinessKeyTaken,
+    InstanceEnded,
+    InstanceFailed,
+    InstanceNotFound,
+    ResultNotReady,
+)
+from holdfast.engine.turns import NewEvent, NewInstance, Outcome, Turn
+
+if TYPE_CHECKING:
+    from holdfast.app.registry import Definition
+    from holdfast.app.service import Service
+
+ENDED = ("completed", "failed", "cancelled")
+LIVE = ("pending", "running", "waiting", "compensating")
+ALL_IDS = b"\xff" * 16
+PAGE_MAX = 1000
+
+
+class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
+    """An instance as it stands now."""
+
+    id: str
+    tenant_id: str
+    kind: str
+    workflow: str
+    version: int
+    status: str
+    waiting_on: str | None
+    business_key: str | None
+    queue: str
+    input: Any
+    result: Any
+    error: Any
+    compensation: str | None
+    parent_id: str | None
+    created_at: int
+    started_at: int | None
+    completed_at: int | None
+    run_at: int | None
+    steps: dict[str, Any] = {}
+    """Results of finished steps by name; filled by `status()`, not by lists."""
+
+
+class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of an instance's past."""
+
+    seq: int
+    type: str
+    name: str
+    at: int
+    fence: int
+    payload: Any
+    hash: str
+
+
+def new_instance(
+    definition: Definition, raw: bytes, *, tenant_id: str, now: int, business_key: str | None, run_at: int | None,
+    trace_id: str | None,
+) -> NewInstance:  # fmt: skip
+    if business_key is not None and (not isinstance(business_key, str) or not 1 <= len(business_key) <= 500):
+        raise BadInput(f"business_key is {business_key!r}: expected a text of 1 to 500 characters")
+    if business_key is not None and "\x00" in business_key:
+        raise BadInput("business_key holds a NUL character: PostgreSQL cannot store it")
+    return NewInstance(
+        ids.check_tenant(tenant_id), uuid7().bytes, definition.kind, definition.key, definition.version, business_key,
+        definition.queue, 0, now if run_at is None else run_at, raw, None, None, trace_id, now,
+    )  # fmt: skip
+
+
+async def start(service: Service, born: NewInstance) -> bytes:
+    """The id of the started instance, or of the one that already has this business key and input."""
+    turn = Turn(born.tenant_id, born.id, starts=[born])
+    if await service.commit(turn) is Outcome.COMMITTED:
+        return born.id
+    return await existing(service, born)
+
+
+async def existing(service: Service, born: NewInstance) -> bytes:
+    # A separate statement: the one that lost against the other transaction cannot see its row.
+    rows = await service.store.fetch(
+        "find_business_key", tenant_id=born.tenant_id, definition_key=born.definition_key,
+        business_key=born.business_key,
+    )  # fmt: skip
+    assert rows, "a start was refused though no other instance has its key"
+    [(id_, input_, _)] = rows
+    if codec.decode(input_) != codec.decode(born.input):
+        assert born.business_key is not None
+        raise BusinessKeyTaken(born.business_key, ids.instance_word(id_))
+    return bytes(id_)
+
+
+async def start_many(service: Service, born: Sequence[NewInstance]) -> list[bytes]:
+    outcomes = await asyncio.gather(*(start(service, one) for one in born))
+    return list(outcomes)
+
+
+async def send(
+    service: Service, tenant_id: str, id_: bytes, kind: str, name: str, payload: bytes, event_id: str, asked: str
+) -> bool:
+    """Commit a fact for an instance and wake it. False if this very event was there already."""
+    event = NewEvent(tenant_id, id_, event_id, kind, name, payload, service.store.now())
+    if await service.commit(Turn(tenant_id, id_, events=[event])) is Outcome.COMMITTED:
+        return True
+    found = await service.store.fetch("read_event", tenant_id=tenant_id, instance_id=id_, id=event_id)
+    if found:
+        kind_there, name_there, payload_there, _, _ = found[0]
+        if (kind_there, name_there) != (kind, name) or codec.decode(payload_there) != codec.decode(payload):
+            raise BadInput(
+                f"event id {event_id!r} was already used for another {kind_there} ({name_there!r}): ids name one event"
+            )
+        return False
+    view = await read(service, tenant_id, id_, steps=False)
+    raise InstanceEnded(view.id, view.status, asked)
+
+
+async def read(service: Service, tenant_id: str, id_: bytes, *, steps: bool = True) -> InstanceView:
+    rows = await service.store.fetch("read_instance", tenant_id=tenant_id, id=id_)
+    if not rows:
+        raise InstanceNotFound(ids.instance_word(id_), tenant_id)
+    done: dict[str, Any] = {}
+    if steps:
+        answers = (h.STEP_COMPLETED, h.TRANSACTION_COMMITTED, h.EFFECT_SUCCEEDED, h.CHILD_COMPLETED)
+        for entry in await history(service, tenant_id, id_):
+            if entry.type in answers and isinstance(entry.payload, dict):
+                done[entry.name] = entry.payload.get("result")
+    return _view(tenant_id, rows[0], done)
+
+
+def _view(tenant_id: str, row: Sequence[Any], steps: dict[str, Any]) -> InstanceView:
+    (id_, kind, key, version, business_key, status, waiting_on, queue, _, input_, result, error, compensation,
+     parent, _, _, _, created_at, started_at, completed_at, run_at, _) = row  # fmt: skip
+    return InstanceView(
+        id=ids.instance_word(id_), tenant_id=tenant_id, kind=kind, workflow=key, version=version, status=status,
+        waiting_on=waiting_on, business_key=business_key, queue=queue, input=codec.decode(input_),
+        result=None if result is None else codec.decode(result), error=None if error is None else codec.decode(error),
+        compensation=compensation, parent_id=None if parent is None else ids.instance_word(parent),
+        created_at=created_at, started_at=started_at, completed_at=completed_at, run_at=run_at, steps=steps,
+    )  # fmt: skip
+
+
+async def list_instances(
+    service: Service, tenant_id: str, *, status: str | None, limit: int, before: str | None
+) -> list[InstanceView]:
+    if status is not None and status not in ENDED + LIVE:
+        raise BadInput(f"status is {status!r}: expected one of {', '.join(LIVE + ENDED)}")
+    if not 1 <= limit <= PAGE_MAX:
+        raise BadInput(f"limit is {limit}: expected 1 to {PAGE_MAX}")
+    edge = ids.parse("ins", before) if before else ALL_IDS
+    name = "list_instances" if status is None else "list_instances_of_status"
+    if status in LIVE:
+        name = "list_live_instances_of_status"
+    rows = await service.store.fetch(name, tenant_id=tenant_id, status=status, before=edge, limit=limit)
+    return [_view(tenant_id, row, {}) for row in rows]
+
+
+async def history(
+    service: Service, tenant_id: str, id_: bytes, *, after: int = 0, limit: int = 100_000
+) -> list[HistoryEntry]:
+    rows = await service.store.fetch(
+        "read_history", tenant_id=tenant_id, instance_id=id_, after=after, limit=limit
+    )  # fmt: skip
+    if not rows and not await service.store.fetch("read_instance", tenant_id=tenant_id, id=id_):
+        raise InstanceNotFound(ids.instance_word(id_), tenant_id)
+    return [
+        HistoryEntry(
+            seq=seq,
+            type=type_,
+            name=name,
+            at=at,
+            fence=fence,
+            hash=digest.hex(),
+            payload=None if payload is None else codec.decode(payload),
+        )
+        for seq, type_, name, fence, at, payload, _, digest, _ in rows
+    ]
+
+
+async def result(service: Service, tenant_id: str, id_: bytes, timeout: float | None) -> Any:
+    """Wait for the end. A hint makes it quick; polling makes it sure."""
+    loop = asyncio.get_running_loop()
+    deadline = None if timeout is None else loop.time() + timeout
+    pause = 0.02
+    while True:
+        with service.waiters.waiting(id_) as ended:
+            rows = await service.store.fetch("read_ending", tenant_id=tenant_id, id=id_)
+            if not rows:
+                raise InstanceNotFound(ids.instance_word(id_), tenant_id)
+            status, raw, error, waiting_on, completed_at = rows[0]
+            if completed_at is not None:
+                break
+            left = None if deadline is None else deadline - loop.time()
+            if left is not None and left <= 0:
+                raise ResultNotReady(ids.instance_word(id_), status, waiting_on)
+            await service.waiters.wait(ended, pause if left is None else min(pause, left))
+        pause = min(pause * 1.5, 1.0)
+    if status == "completed":
+        return codec.decode(raw)
+    words = codec.decode(error) if error else None
+    raise InstanceFailed(ids.instance_word(id_), status, words["message"] if isinstance(words, dict) else words)

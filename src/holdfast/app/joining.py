@@ -1,0 +1,106 @@
+"""Starting inside the caller's own transaction: the instance exists if and only if that transaction commits."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.engine import codec, ids
+from holdfast.engine.errors import BusinessKeyTaken, ConnectionRefused
+from holdfast.engine.turns import NewInstance
+from holdfast.store.statements import statement
+
+if TYPE_CHECKING:
+    from holdfast.app.service import Service
+
+TWO_LIBRARIES = (
+    "a sqlite3 connection cannot carry a start: Holdfast uses its own SQLite library (apsw), and two SQLite libraries "
+    "on one file in one process drop each other's locks, so commits vanish; use `with hf.connection() as connection:`"
+)
+
+
+async def start_on(service: Service, born: NewInstance, connection: Any) -> bytes:
+    run = runner(service, connection)
+    values = dict(zip(NewInstance._fields, born, strict=True))
+    if await run("start_alone", values):
+        return born.id
+    [(id_, given, _)] = await run("find_business_key", values)
+    if codec.decode(bytes(given)) != codec.decode(born.input):
+        assert born.business_key is not None
+        raise BusinessKeyTaken(born.business_key, ids.instance_word(bytes(id_)))
+    return bytes(id_)
+
+
+def runner(service: Service, connection: Any) -> Any:
+    """A function that runs one of our statements on the caller's connection, whatever library it is from."""
+    library = type(connection).__module__.partition(".")[0]
+    dialect = service.store.dialect
+    if library in ("sqlite3", "_sqlite3", "pysqlite3"):
+        raise ConnectionRefused(TWO_LIBRARIES)
+    if dialect == "sqlite":
+        if library != "apsw":
+            raise ConnectionRefused(f"on SQLite a start joins only hf.connection() (apsw), not {library}")
+        return _on_apsw(connection)
+    if library == "asyncpg":
+        return _on_asyncpg(connection)
+    if library == "psycopg":
+        return _on_psycopg(connection)
+    if library == "sqlalchemy":
+        return _on_sqlalchemy(connection)
+    raise ConnectionRefused(
+        f"on PostgreSQL a start joins a connection of asyncpg, psycopg or SQLAlchemy, not of {library}"
+    )
+
+
+def _on_apsw(connection: Any) -> Any:
+    async def run(name: str, values: dict[str, Any]) -> Sequence[Any]:
+        if not connection.in_transaction:
+            raise ConnectionRefused("the connection is not in a transaction: begin one, or leave connection= away")
+        found = statement(name, "sqlite")
+        return list(connection.execute(found.sql, found.bind(values)))
+
+    return run
+
+
+def _on_asyncpg(connection: Any) -> Any:
+    async def run(name: str, values: dict[str, Any]) -> Sequence[Any]:
+        if not connection.is_in_transaction():
+            raise ConnectionRefused("the connection is not in a transaction: begin one, or leave connection= away")
+        found = statement(name, "postgres")
+        return list(await connection.fetch(found.sql, *found.bind(values)))
+
+    return run
+
+
+def _placed(name: str, mark: Any) -> tuple[str, tuple[str, ...]]:
+    """The statement with another library's parameter marks."""
+    found = statement(name, "postgres")
+    sql = found.sql.replace("%", "%%") if mark("x").startswith("%") else found.sql
+    for number in range(len(found.parameters), 0, -1):
+        sql = sql.replace(f"${number}", mark(found.parameters[number - 1]))
+    return sql, found.parameters
+
+
+def _on_psycopg(connection: Any) -> Any:
+    async def run(name: str, values: dict[str, Any]) -> Sequence[Any]:
+        sql, names = _placed(name, lambda word: f"%({word})s")
+        cursor = connection.execute(sql, {word: values[word] for word in names})
+        if inspect.isawaitable(cursor):
+            return list(await (await cursor).fetchall())
+        return list(cursor.fetchall())
+
+    return run
+
+
+def _on_sqlalchemy(connection: Any) -> Any:
+    async def run(name: str, values: dict[str, Any]) -> Sequence[Any]:
+        from sqlalchemy import text
+
+        sql, names = _placed(name, lambda word: f":{word}")
+        found = connection.execute(text(sql), {word: values[word] for word in names})
+        if inspect.isawaitable(found):
+            found = await found
+        return [tuple(row) for row in found.fetchall()]
+
+    return run

@@ -1,0 +1,89 @@
+"""Which workflows this process knows, by key and version."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from holdfast.engine import codec
+from holdfast.engine.errors import BadDefinition, BadInput, HoldfastError, WorkflowNotRegistered
+from holdfast.engine.ids import check_name
+
+
+class Definition(msgspec.Struct, frozen=True):
+    kind: str
+    key: str
+    version: int
+    queue: str
+    function: Callable[..., Any]
+    input_type: Any = None
+    takes_input: bool = True
+
+    def decode_input(self, raw: bytes) -> Any:
+        try:
+            return codec.decoder_for(self.input_type)(raw)
+        except (msgspec.ValidationError, msgspec.DecodeError, ValueError) as error:
+            raise BadInput(
+                f"the input does not fit what workflow {self.key!r} version {self.version} expects: {error}"
+            ) from error
+
+    def encode_input(self, given: Any, limit: int) -> bytes:
+        raw = codec.encode(given, f"the input of {self.key!r}", limit)
+        self.decode_input(raw)
+        return raw
+
+
+class Registry:
+    def __init__(self) -> None:
+        self._definitions: dict[tuple[str, int], Definition] = {}
+        self._newest: dict[str, int] = {}
+
+    def add_code(self, key: str, version: int, queue: str, function: Callable[..., Any]) -> Definition:
+        try:
+            check_name("workflow name", key)
+        except HoldfastError as error:
+            raise BadDefinition(str(error)) from None
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            raise BadDefinition(f"version of workflow {key!r} is {version!r}: expected a whole number from 1 on")
+        if not inspect.iscoroutinefunction(function):
+            raise BadDefinition(f"workflow {key!r} is not an `async def`: its body awaits ctx calls, so it must be one")
+        parameters = list(inspect.signature(function).parameters.values())
+        if not parameters or len(parameters) > 2:
+            raise BadDefinition(f"workflow {key!r} takes {len(parameters)} parameters: expected (ctx) or (ctx, input)")
+        try:
+            hints = inspect.get_annotations(function, eval_str=True)
+        except NameError:  # an annotation under TYPE_CHECKING: the input stays plain JSON
+            hints = {}
+        input_type = hints.get(parameters[1].name) if len(parameters) == 2 else None
+        wrapped = function if len(parameters) == 2 else _without_input(function)
+        return self.add(Definition("code", key, version, queue, wrapped, input_type, len(parameters) == 2))
+
+    def add(self, definition: Definition) -> Definition:
+        place = (definition.key, definition.version)
+        if place in self._definitions:
+            raise BadDefinition(
+                f"workflow {definition.key!r} version {definition.version} is registered twice: "
+                "give the changed one a new version, or the other one another name"
+            )
+        self._definitions[place] = definition
+        self._newest[definition.key] = max(definition.version, self._newest.get(definition.key, 0))
+        return definition
+
+    def find(self, key: str, version: int | None = None) -> Definition:
+        found = self._definitions.get((key, version if version is not None else self._newest.get(key, 0)))
+        if found is None:
+            raise WorkflowNotRegistered(key, version, list(self._newest))
+        return found
+
+    def places(self) -> list[tuple[str, int]]:
+        return list(self._definitions)
+
+
+def _without_input(function: Callable[..., Any]) -> Callable[..., Any]:
+    async def run(context: Any, _: Any) -> Any:
+        return await function(context)
+
+    return run

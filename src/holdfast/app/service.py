@@ -1,0 +1,71 @@
+"""What every use case needs: the store, the doors' committer, the registry, and who waits for whose end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from holdfast.app.registry import Registry
+from holdfast.engine.turns import Outcome, Turn
+from holdfast.store.committer import Committer
+from holdfast.store.port import Store
+
+
+class Waiters:
+    """Callers in this process that wait for an instance to end."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[bytes, list[asyncio.Future[None]]] = {}
+
+    @contextmanager
+    def waiting(self, id_: bytes) -> Iterator[asyncio.Future[None]]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(id_, []).append(future)
+        try:
+            yield future
+        finally:
+            queue = self._waiting.get(id_, [])
+            if future in queue:
+                queue.remove(future)
+            if not queue:
+                self._waiting.pop(id_, None)
+
+    async def wait(self, future: asyncio.Future[None], seconds: float) -> None:
+        handle = asyncio.get_running_loop().call_later(seconds, _finish, future)
+        try:
+            await future
+        finally:
+            handle.cancel()
+
+    def ended(self, id_: bytes) -> None:
+        for future in self._waiting.get(id_, ()):
+            _finish(future)
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class Service:
+    def __init__(self, store: Store, registry: Registry, payload_limit: int) -> None:
+        self.store = store
+        self.registry = registry
+        self.payload_limit = payload_limit
+        self.committer = Committer(store)
+        self.waiters = Waiters()
+        self.workers: list[Any] = []
+
+    async def commit(self, turn: Turn) -> Outcome:
+        outcome = await self.committer.commit(turn)
+        self.stirred(turn)
+        return outcome
+
+    def stirred(self, turn: Turn) -> None:
+        """After a commit: wake the workers here and hint to those elsewhere. Only a hint: they poll anyway."""
+        if turn.starts or turn.events:
+            for worker in self.workers:
+                worker.wakeup.set()
+        self.store.hint(turn)

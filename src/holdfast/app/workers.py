@@ -1,0 +1,42 @@
+"""Workers as an operator sees them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.engine import ids
+
+if TYPE_CHECKING:
+    from holdfast.app.service import Service
+
+
+class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker as an operator sees it."""
+
+    id: str
+    host: str
+    pid: int
+    state: str  # live | stopped | fenced
+    holds: int  # instances it has claimed
+    started_at: int
+    heartbeat_at: int
+    definitions: str
+
+
+async def list_workers(service: Service, limit: int) -> list[WorkerView]:
+    rows = await service.store.fetch("list_workers", limit=limit)
+    return [
+        WorkerView(
+            id=ids.worker_word(id_),
+            host=host,
+            pid=pid,
+            holds=holds,
+            started_at=started,
+            heartbeat_at=beat,
+            state="stopped" if stopped else "fenced" if fenced else "live",
+            definitions=definitions,
+        )
+        for id_, host, pid, started, beat, stopped, fenced, _, _, definitions, holds in rows
+    ]

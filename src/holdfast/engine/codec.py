@@ -1,0 +1,120 @@
+"""JSON in and out. What goes in comes back the same on both databases, or is refused with the reason.
+
+Values: None, bool, int, float, str, list, dict with str keys; and whatever msgspec knows how to write (dataclasses,
+Structs, datetime, Decimal, UUID, Enum) or pydantic models. They come back as plain JSON unless a type is named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from holdfast.engine.errors import NotJson, PayloadTooLarge
+
+PAYLOAD_LIMIT = 1 << 20
+DEPTH_LIMIT = 200
+INTEGER_LIMIT = 1 << 53
+
+
+def _hook(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)  # pydantic, without depending on it
+    if callable(dump):
+        return dump(mode="json")
+    raise NotJson(
+        f"{type(value).__module__}.{type(value).__qualname__} is not JSON: return plain values, a dataclass, "
+        "a msgspec Struct or a pydantic model"
+    )
+
+
+_plain = msgspec.json.Encoder(enc_hook=_hook)
+_sorted = msgspec.json.Encoder(enc_hook=_hook, order="deterministic")
+_decode = msgspec.json.Decoder().decode
+
+
+def encode(value: Any, what: str = "the value", limit: int = PAYLOAD_LIMIT, name: str = "") -> bytes:
+    """`what` and `name` say in a refusal which value it was."""
+    try:
+        raw = _plain.encode(value)
+    except Exception as error:
+        raise _not_json(error, what, name) from None
+    if len(raw) > limit or b"null" in raw:
+        _look_closer(raw, value, what, limit, name)
+    return raw
+
+
+def encode_sorted(value: Any, what: str = "the value", limit: int = PAYLOAD_LIMIT, name: str = "") -> bytes:
+    """The same value gives the same bytes: for comparing and hashing."""
+    try:
+        raw = _sorted.encode(value)
+    except Exception as error:
+        raise _not_json(error, what, name) from None
+    if len(raw) > limit or b"null" in raw:
+        _look_closer(raw, value, what, limit, name)
+    return raw
+
+
+def _not_json(error: Exception, what: str, name: str) -> Exception:
+    if not isinstance(error, (NotJson, TypeError, ValueError, RecursionError, OverflowError)):
+        return error
+    named = f"{what} {name!r}" if name else what
+    if isinstance(error, NotJson):
+        return NotJson(f"{named}: {error}")
+    return NotJson(f"{named} is not JSON: {error or type(error).__name__}")
+
+
+def _look_closer(raw: bytes, value: Any, what: str, limit: int, name: str) -> None:
+    named = f"{what} {name!r}" if name else what
+    if len(raw) > limit:
+        raise PayloadTooLarge(named, len(raw), limit)
+    _refuse_hidden(value, named)  # NaN and infinity would be written as null
+
+
+def _refuse_hidden(value: Any, what: str, depth: int = 0) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise NotJson(f"{what} holds {value}, which JSON cannot carry: use None or a string")
+    if depth > DEPTH_LIMIT:
+        raise NotJson(f"{what} is nested deeper than {DEPTH_LIMIT} levels")
+    if isinstance(value, dict):
+        for item in value.values():
+            _refuse_hidden(item, what, depth + 1)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for item in value:
+            _refuse_hidden(item, what, depth + 1)
+
+
+def decode(raw: bytes) -> Any:
+    return _decode(raw)
+
+
+_decoders: dict[Any, Callable[[bytes], Any]] = {}
+
+
+def decoder_for(kind: Any) -> Callable[[bytes], Any]:
+    """A decoder to an annotated type; plain JSON where the annotation says nothing that JSON does not know."""
+    if kind is None or kind is Any or kind is object:
+        return _decode
+    try:
+        found = _decoders.get(kind)
+    except TypeError:  # an unhashable annotation
+        return _decode
+    if found is None:
+        found = _decoders[kind] = _make_decoder(kind)
+    return found
+
+
+def _make_decoder(kind: Any) -> Callable[[bytes], Any]:
+    validate = getattr(kind, "model_validate_json", None)
+    if callable(validate):
+        return lambda raw: validate(raw)
+    try:
+        return msgspec.json.Decoder(kind).decode
+    except (TypeError, msgspec.ValidationError):
+        return _decode
+
+
+def digest(raw: bytes) -> str:
+    return sha256(raw).hexdigest()

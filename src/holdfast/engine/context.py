@@ -1,0 +1,258 @@
+"""The author's view of a workflow: `ctx`. Each call is named, journaled and answered; nothing runs in here."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from asyncio import events
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar, overload
+
+from holdfast.engine import codec
+from holdfast.engine.errors import BadDefinition, ConcurrentName, NotInWorkflow
+from holdfast.engine.history import VALUE_RECORDED
+from holdfast.engine.ids import check_name
+from holdfast.engine.journal import ARGS_INLINE
+from holdfast.engine.replay import Call, Replay
+from holdfast.engine.retry import DEFAULT, Backoff, microseconds, policy_from
+from holdfast.engine.signatures import signature_of
+from holdfast.engine.steps import (
+    ChildSpec,
+    Effect,
+    Mode,
+    SignalSpec,
+    SleepSpec,
+    StepSpec,
+    TransactionSpec,
+    effect_spec,
+)
+
+T = TypeVar("T")
+Failure = type[BaseException] | tuple[type[BaseException], ...]
+CALLS_LIMIT = 100_000
+
+
+class Context:
+    """One instance's `ctx`."""
+
+    def __init__(
+        self, replay: Replay, *, tenant_id: str, instance_id: str, workflow: str, version: int,
+        clock: Callable[[], int], entropy: random.Random, payload_limit: int,
+    ) -> None:  # fmt: skip
+        self.tenant_id = tenant_id
+        self.instance_id = instance_id
+        self.workflow = workflow
+        self.version = version
+        self._replay = replay
+        self._clock = clock
+        self._entropy = entropy
+        self._limit = payload_limit
+        self._names: dict[str, int] = {}
+        self._last: dict[str, tuple[Call, asyncio.Task[Any] | None]] = {}  # who used a name last
+        self.soft: list[tuple[str, str, bytes]] = []  # values to be journaled with the next turn
+
+    # -- steps
+
+    @overload
+    def step(self, name: str, function: Callable[..., Awaitable[T]], *args: Any, compensate: Callable[..., Any] | None = ..., max_attempts: int = ..., backoff: Backoff | timedelta | None = ..., timeout: float | timedelta | None = ..., retry_on: Failure | None = ..., thread: bool = ..., key: str | None = ...) -> Awaitable[T]: ...  # noqa: E501  # fmt: skip
+    @overload
+    def step(self, name: str, function: Callable[..., T], *args: Any, compensate: Callable[..., Any] | None = ..., max_attempts: int = ..., backoff: Backoff | timedelta | None = ..., timeout: float | timedelta | None = ..., retry_on: Failure | None = ..., thread: bool = ..., key: str | None = ...) -> Awaitable[T]: ...  # noqa: E501  # fmt: skip
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *args: Any,
+        compensate: Callable[..., Any] | None = None,
+        max_attempts: int = 3,
+        backoff: Backoff | timedelta | None = None,
+        timeout: float | timedelta | None = None,
+        retry_on: Failure | None = None,
+        thread: bool = True,
+        key: str | None = None,
+    ) -> Awaitable[Any]:
+        """Run `function(*args)`: safe to repeat. Its result is remembered; a crash in the middle runs it again."""
+        signature = signature_of(function)
+        if backoff is None and timeout is None and retry_on is None and max_attempts == 3:
+            policy = DEFAULT
+        else:
+            policy = policy_from(max_attempts, backoff, timeout, retry_on)
+        spec = StepSpec(function, args, signature, policy, compensate, thread)
+        return self._call("step", name, key, args, spec, signature.returns)
+
+    def effect(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *args: Any,
+        mode: Mode = "manual",
+        window: timedelta | None = None,
+        lookup: Callable[..., Any] | None = None,
+        compensate: Callable[..., Any] | None = None,
+        max_attempts: int = 3,
+        backoff: Backoff | timedelta | None = None,
+        timeout: float | timedelta | None = None,
+        retry_on: Failure | None = None,
+        thread: bool = True,
+        key: str | None = None,
+    ) -> Awaitable[Any]:
+        """Touch the outside world: recorded before it starts, repeated only as its `mode` allows."""
+        spec = effect_spec(
+            function, args, mode=mode, window=window, lookup=lookup, compensate=compensate, max_attempts=max_attempts,
+            backoff=backoff, timeout=timeout, retry_on=retry_on, thread=thread,
+        )  # fmt: skip
+        return self._call("effect", name, key, args, spec, spec.signature.returns)
+
+    def transaction(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *args: Any,
+        compensate: Callable[..., Any] | None = None,
+        max_attempts: int = 3,
+        backoff: Backoff | timedelta | None = None,
+        timeout: float | timedelta | None = None,
+        retry_on: Failure | None = None,
+        key: str | None = None,
+    ) -> Awaitable[Any]:
+        """Run `function(tx, *args)` in the store's database, in the same commit as its journal row."""
+        signature = signature_of(function)
+        policy = policy_from(max_attempts, backoff, 10.0 if timeout is None else timeout, retry_on)
+        spec = TransactionSpec(function, args, signature, policy, compensate)
+        return self._call("transaction", name, key, args, spec, signature.returns)
+
+    async def parallel(self, name: str, branches: Mapping[str, Any]) -> list[Any]:
+        """Run branches at once: `{"crm": (push, order), "mail": effect(send, order)}`. All settle; then the
+        results come in the order of the branches, or the first failure is raised."""
+        if not branches:
+            raise BadDefinition(f"parallel {name!r} has no branches: give at least one")
+        number = self._occurrence(name)
+        asked = []
+        for branch, what in branches.items():
+            check_name(f"branch of {name!r}", branch)
+            key = f"{name}.{branch}" + (f"#{number}" if number > 1 else "")
+            asked.append(self._ask_branch(key, what))
+        settled = await asyncio.gather(*asked, return_exceptions=True)
+        for answer in settled:
+            if isinstance(answer, BaseException):
+                raise answer
+        return settled
+
+    def _ask_branch(self, key: str, what: Any) -> asyncio.Future[Any]:
+        if isinstance(what, Effect):
+            spec: Any = effect_spec(what.function, what.args, **what.options)
+            return self._ask("effect", key, what.args, spec, spec.signature.returns).future
+        function, args = (what[0], tuple(what[1:])) if isinstance(what, tuple) else (what, ())
+        signature = signature_of(function)
+        spec = StepSpec(function, args, signature, policy_from(3, None, None, None))
+        return self._ask("step", key, args, spec, signature.returns).future
+
+    # -- waiting
+
+    def sleep(
+        self, name: str, duration: timedelta | float | None = None, *, until: datetime | None = None,
+        key: str | None = None,
+    ) -> Awaitable[None]:  # fmt: skip
+        """Wait: a row in the database, nothing in memory. Never early."""
+        if (duration is None) == (until is None):
+            raise BadDefinition(f"sleep {name!r} takes either a duration or until=…")
+        if until is not None and until.tzinfo is None:
+            raise BadDefinition(f"sleep {name!r}: until=… must carry a time zone")
+        spec = SleepSpec(
+            None if duration is None else max(0, microseconds(duration)),
+            None if until is None else round(until.timestamp() * 1_000_000),
+        )
+        return self._call("sleep", name, key, None, spec)
+
+    def wait_for_signal(
+        self, name: str, *, timeout: timedelta | float | None = None, key: str | None = None
+    ) -> Awaitable[Any]:
+        """The payload of the next signal of that name (also one that came early), or None on time-out."""
+        spec = SignalSpec(name, None if timeout is None else max(0, microseconds(timeout)))
+        return self._call("signal", name, key, None, spec)
+
+    def child(
+        self, name: str, workflow: str, input: Any = None, *, version: int | None = None,
+        compensate: Callable[..., Any] | None = None, key: str | None = None,
+    ) -> Awaitable[Any]:  # fmt: skip
+        """Start another workflow and wait for its result. Its failure raises ChildFailed here."""
+        raw = codec.encode(input, "the input of child", self._limit, name)
+        spec = ChildSpec(workflow, version, raw, compensate)
+        return self._call("child", name, key, [workflow, input], spec)
+
+    # -- values
+
+    def now(self) -> datetime:
+        """The time, journaled: a replay sees the same."""
+        micros = self._value("now", self._clock)
+        return datetime.fromtimestamp(micros / 1_000_000, UTC)
+
+    def random(self) -> float:
+        return float(self._value("random", self._entropy.random))
+
+    def uuid(self) -> uuid.UUID:
+        return uuid.UUID(self._value("uuid", lambda: str(uuid.UUID(int=self._entropy.getrandbits(128), version=4))))
+
+    def _value(self, name: str, make: Callable[[], Any]) -> Any:
+        self._check_place()
+        number = self._names[name] = self._names.get(name, 0) + 1
+        key = name if number == 1 else f"{name}#{number}"
+        recorded = self._replay.journal.calls.get(("value", key))
+        if recorded is not None and recorded.answer is not None:
+            return codec.decode(bytes(recorded.answer.result))
+        value = make()
+        self.soft.append((VALUE_RECORDED, key, b'{"result":' + codec.encode(value) + b"}"))
+        return value
+
+    # -- naming
+
+    def _check_place(self) -> None:
+        if self._replay.closed:
+            raise NotInWorkflow("this workflow is being unwound: a finally block cannot ask for anything any more")
+        if events._get_running_loop() is not self._replay.loop:
+            raise NotInWorkflow(
+                "ctx belongs to the workflow's own code: it cannot be used inside a step, a thread or another task; "
+                "return from the step and ask there"
+            )
+
+    def _occurrence(self, name: str) -> int:
+        self._check_place()
+        number = self._names.get(name, 0) + 1
+        if number == 1:
+            check_name("step name", name)
+        elif number > CALLS_LIMIT:
+            raise BadDefinition(f"{name!r} was asked for more than {CALLS_LIMIT:,} times: start a child per part")
+        self._names[name] = number
+        return number
+
+    def _call(
+        self, kind: str, name: str, key: str | None, args: Any, spec: Any, type_: Any = None
+    ) -> asyncio.Future[Any]:
+        """Give the call its key: its name and occurrence. Two concurrent branches must not share a name."""
+        if key is not None:
+            check_name("key", key)
+            name = f"{name}.{key}"
+        number = self._occurrence(name)
+        loop = self._replay.loop
+        task = asyncio.current_task(loop)
+        if number > 1:
+            last, user = self._last[name]
+            if not last.future.done() or (
+                user is not task and user is not self._replay.main and user is not None and not user.done()
+            ):
+                raise ConcurrentName(name)
+        call = self._ask(kind, name if number == 1 else f"{name}#{number}", args, spec, type_)
+        self._last[name] = (call, task)
+        return call.future
+
+    def _ask(self, kind: str, key: str, args: Any, spec: Any, type_: Any = None) -> Call:
+        raw, hashed = b"", ""
+        if args is not None:
+            raw = codec.encode_sorted(args, "the arguments of", self._limit, key)
+            if len(raw) > ARGS_INLINE and kind != "effect":  # the desk shows what an effect was asked to do
+                raw, hashed = b"", codec.digest(raw)
+        call = self._replay.ask(kind, key, raw, hashed, spec, type_)
+        if spec.compensate is not None:
+            self._replay.compensable.append(call)
+        return call

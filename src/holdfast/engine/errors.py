@@ -1,0 +1,224 @@
+"""Refusals: what Holdfast says no to, with a public code and a text that says what to do next."""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """The base of every refusal. `code` is public API; the text is for people."""
+
+    code = "holdfast_error"
+
+
+class WorkflowNotRegistered(HoldfastError):
+    """No workflow of that name (and version) is registered in this process."""
+
+    code = "workflow_not_registered"
+
+    def __init__(self, key: str, version: int | None, known: list[str]) -> None:
+        named = f"{key!r}" if version is None else f"{key!r} version {version}"
+        listed = ", ".join(sorted(known)) or "none"
+        super().__init__(
+            f"no workflow {named} is registered here (registered: {listed}): "
+            "import the module that declares it, or correct the name"
+        )
+
+
+class InstanceNotFound(HoldfastError):
+    """There is no such instance in this tenant."""
+
+    code = "instance_not_found"
+
+    def __init__(self, instance_id: str, tenant_id: str) -> None:
+        super().__init__(
+            f"no instance {instance_id} in tenant {tenant_id!r}: check the id and the tenant "
+            '(hf.tenant("…") binds one; unbound means "default")'
+        )
+
+
+class InstanceEnded(HoldfastError):
+    """The instance has ended; it takes no more events."""
+
+    code = "instance_ended"
+
+    def __init__(self, instance_id: str, status: str, asked: str) -> None:
+        self.status = status
+        super().__init__(f"instance {instance_id} is {status}: it cannot {asked} any more")
+
+
+class InstanceFailed(HoldfastError):
+    """Raised by `handle.result()` when the instance ended as failed or cancelled."""
+
+    code = "instance_failed"
+
+    def __init__(self, instance_id: str, status: str, error: object) -> None:
+        self.status = status
+        self.error = error
+        super().__init__(f"instance {instance_id} {status}: {error}")
+
+
+class ResultNotReady(HoldfastError):
+    """The instance had not ended when the wait was over."""
+
+    code = "result_not_ready"
+
+    def __init__(self, instance_id: str, status: str, waiting_on: str | None) -> None:
+        on = f" on {waiting_on}" if waiting_on else ""
+        super().__init__(f"instance {instance_id} is still {status}{on}: wait longer, or read its history to see why")
+
+
+class BusinessKeyTaken(HoldfastError):
+    """Another instance, started with another input, has this business key."""
+
+    code = "business_key_taken"
+
+    def __init__(self, business_key: str, instance_id: str) -> None:
+        self.instance_id = instance_id
+        super().__init__(
+            f"business key {business_key!r} already belongs to {instance_id}, which was started with another "
+            "input: use a new business key, or read that instance"
+        )
+
+
+class BadDefinition(HoldfastError):
+    """A workflow is declared in a way that cannot work."""
+
+    code = "bad_definition"
+
+
+class BadInput(HoldfastError):
+    """An argument or an input does not fit what is expected."""
+
+    code = "bad_input"
+
+
+class NotJson(HoldfastError):
+    """A value cannot be kept as JSON."""
+
+    code = "not_json"
+
+
+class PayloadTooLarge(HoldfastError):
+    """A value is larger than the configured limit."""
+
+    code = "payload_too_large"
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"{what} takes {size:,} bytes as JSON, the limit is {limit:,}: "
+            "store it elsewhere and pass a reference, or raise Holdfast(payload_limit=…)"
+        )
+
+
+class JournalContradiction(HoldfastError):
+    """The code asks for something its journal says otherwise; the instance is parked, nothing is lost."""
+
+    code = "journal_contradiction"
+
+
+class ConcurrentName(HoldfastError):
+    """Two concurrent branches use one name."""
+
+    code = "concurrent_name"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the name {name!r} is used by two concurrent branches, so a replay could not tell them apart: "
+            "give each branch its own key=…"
+        )
+
+
+class NotInWorkflow(HoldfastError):
+    """A workflow did something only the outside may do, or `ctx` was used outside its workflow."""
+
+    code = "not_in_workflow"
+
+
+class StoreUnavailable(HoldfastError):
+    """The database cannot be reached or opened."""
+
+    code = "store_unavailable"
+
+
+class StoreTooNew(HoldfastError):
+    """The database was migrated by a newer Holdfast."""
+
+    code = "store_too_new"
+
+
+class StoreNotMigrated(HoldfastError):
+    """The database is older than this Holdfast; run `holdfast migrate`."""
+
+    code = "store_not_migrated"
+
+
+class Backlogged(HoldfastError):
+    """More instances wait than the configured backlog allows: start again later."""
+
+    code = "backlogged"
+
+
+class ConnectionRefused(HoldfastError):
+    """The connection handed to `hf.start(connection=…)` cannot carry the start."""
+
+    code = "connection_refused"
+
+
+class EffectNotFound(HoldfastError):
+    """There is no such effect in this tenant."""
+
+    code = "effect_not_found"
+
+    def __init__(self, effect_id: str, tenant_id: str) -> None:
+        super().__init__(f"no effect {effect_id} in tenant {tenant_id!r}: list them with `holdfast effects list`")
+
+
+class EffectNotOpen(HoldfastError):
+    """The operator's choice is not open: the effect is settled, or its worker may still act."""
+
+    code = "effect_not_open"
+
+
+class StepFailed(HoldfastError):
+    """Raised inside a workflow when a step is out of attempts."""
+
+    code = "step_failed"
+
+    def __init__(self, step: str, error_type: str, message: str, attempts: int) -> None:
+        self.step = step
+        self.error_type = error_type
+        self.message = message
+        self.attempts = attempts
+        super().__init__(f"step {step!r} failed after {attempts} attempt(s): {error_type}: {message}")
+
+
+class EffectFailed(StepFailed):
+    """Raised inside a workflow when an effect is known not to have happened and is out of attempts."""
+
+    code = "effect_failed"
+
+
+class EffectAborted(StepFailed):
+    """Raised inside a workflow when a person decided to abort an effect of unknown outcome."""
+
+    code = "effect_aborted"
+
+
+class ChildFailed(HoldfastError):
+    """Raised inside a workflow when a child failed or was cancelled."""
+
+    code = "child_failed"
+
+    def __init__(self, step: str, child_id: str, status: str, error: object) -> None:
+        self.step = step
+        self.child_id = child_id
+        self.status = status
+        self.error = error
+        super().__init__(f"child {step!r} ({child_id}) {status}: {error}")
+
+
+class NotApplied(Exception):
+    """Raised by an effect handler: I know that nothing happened, so it may be tried again."""
+
+
+class Rejected(Exception):
+    """Raised by an effect handler: the provider refused for good; nothing happened and no retry helps."""

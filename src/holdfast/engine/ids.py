@@ -1,0 +1,76 @@
+"""Names for things: sixteen bytes inside, a prefixed word outside (`ins_…`, `eff_…`)."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from holdfast.engine.errors import BadInput
+
+TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
+NAME = re.compile(r"[^\x00-\x1f\x7f#]{1,200}\Z")
+
+
+def shown(prefix: str, raw: bytes) -> str:
+    return f"{prefix}_{raw.hex()}"
+
+
+def instance_word(raw: bytes) -> str:
+    return "ins_" + raw.hex()
+
+
+def effect_word(raw: bytes) -> str:
+    return "eff_" + raw.hex()
+
+
+def worker_word(raw: bytes) -> str:
+    return "wrk_" + raw.hex()
+
+
+def parse(prefix: str, word: str) -> bytes:
+    """The sixteen bytes behind a shown id, or a refusal that shows the expected form."""
+    try:
+        raw = bytes.fromhex(word.removeprefix(prefix + "_"))
+    except (ValueError, AttributeError):
+        raw = b""
+    if len(raw) != 16:
+        raise BadInput(f"{word!r} is not an id: expected {prefix}_ and 32 hexadecimal digits")
+    return raw
+
+
+def derived(*parts: str | bytes) -> bytes:
+    """An id that follows from where a thing was born, so deciding twice asks for the same thing."""
+    digest = hashlib.sha256()
+    for part in parts:
+        raw = part.encode() if isinstance(part, str) else part
+        digest.update(len(raw).to_bytes(4, "big") + raw)
+    return digest.digest()[:16]
+
+
+def effect_id(tenant_id: str, instance_id: bytes, step: str) -> bytes:
+    return derived("effect", tenant_id, instance_id, step)
+
+
+def child_id(tenant_id: str, parent_id: bytes, step: str) -> bytes:
+    return derived("child", tenant_id, parent_id, step)
+
+
+def idempotency_key(effect: bytes) -> str:
+    """What the provider sees: the same for every attempt of one effect."""
+    word = effect.hex()
+    return f"{word[:8]}-{word[8:12]}-{word[12:16]}-{word[16:20]}-{word[20:]}"
+
+
+def check_tenant(tenant_id: str) -> str:
+    if not isinstance(tenant_id, str) or not TENANT.match(tenant_id):
+        raise BadInput(
+            f"tenant {tenant_id!r} is not a tenant id: expected 1 to 63 letters, digits, '_', '.' or '-', "
+            "beginning with a letter or digit"
+        )
+    return tenant_id
+
+
+def check_name(what: str, name: str) -> str:
+    if not isinstance(name, str) or not NAME.match(name):
+        raise BadInput(f"{what} {name!r} is not a name: expected 1 to 200 characters without control characters or '#'")
+    return name

@@ -1,0 +1,153 @@
+"""The journal: an instance's history as replay reads it, by name and occurrence.
+
+Decides what a recorded row answers, and whether a call contradicts what was recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.engine import history as h
+
+# Rows that answer a call, rows that open one, and the kind of call each belongs to.
+ANSWERS = {
+    h.STEP_COMPLETED: "step", h.STEP_FAILED: "step", h.TRANSACTION_COMMITTED: "transaction",
+    h.TRANSACTION_FAILED: "transaction",
+    h.EFFECT_SUCCEEDED: "effect", h.EFFECT_FAILED: "effect",
+    h.TIMER_FIRED: "sleep", h.SIGNAL_RECEIVED: "signal", h.WAIT_TIMED_OUT: "signal",
+    h.CHILD_COMPLETED: "child", h.CHILD_FAILED: "child", h.VALUE_RECORDED: "value",
+}  # fmt: skip
+OPENINGS = {
+    h.STEP_STARTED: "step",
+    h.STEP_RETRIED: "step",
+    h.TRANSACTION_RETRIED: "transaction",
+    h.EFFECT_STARTED: "effect",
+    h.EFFECT_RETRIED: "effect",
+    h.EFFECT_UNKNOWN: "effect",
+    h.EFFECT_RESOLVED: "effect",
+    h.TIMER_STARTED: "sleep",
+    h.WAIT_STARTED: "signal",
+    h.CHILD_STARTED: "child",
+}
+ENDINGS = (h.INSTANCE_FAILING, h.INSTANCE_CANCELLING)
+UNDOINGS = (h.COMPENSATION_STARTED, h.COMPENSATION_RETRIED, h.COMPENSATION_COMPLETED, h.COMPENSATION_FAILED)
+ARGS_INLINE = 2048
+
+
+class ErrorWords(msgspec.Struct):
+    type: str = "Error"
+    message: str = ""
+
+
+class RowWords(msgspec.Struct):
+    """Every field any row of the journal may carry."""
+
+    args: msgspec.Raw = msgspec.Raw(b"")
+    args_hash: str = ""
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    error: ErrorWords | None = None
+    attempt: int = 1
+    retry_at: int = 0
+    due: int = 0
+    deadline: int | None = None
+    event_id: str = ""
+    child_id: str = ""
+    workflow: str = ""
+    status: str = ""
+    mode: str = ""
+    first_started_at: int = 0
+    started_at: int = 0
+    not_after: int = 0
+    opens_at: int = 0
+    resolution: str = ""
+    aborted: bool = False
+    reason: str = ""
+    compensate: bool = False
+    lookups: int = 0
+    unknown: bool = False
+
+
+_words = msgspec.json.Decoder(RowWords)
+
+
+def words_from(payload: bytes) -> RowWords:
+    return _words.decode(payload)
+
+
+class Recorded(msgspec.Struct):
+    """What the history says about one call."""
+
+    kind: str
+    answer_seq: int = 0
+    answer_type: str = ""
+    answer: RowWords | None = None
+    opened: RowWords | None = None  # the latest row that opened or retried it
+    opened_type: str = ""
+    args: bytes = b""
+    args_hash: str = ""
+
+
+class Journal(msgspec.Struct):
+    calls: dict[tuple[str, str], Recorded]
+    ending_type: str = ""
+    ending: RowWords | None = None
+    undone: dict[str, tuple[str, RowWords]] = {}
+
+
+def space_of(kind: str) -> str:
+    """Signals and values have names of their own; everything else shares one space, so a changed kind shows."""
+    return kind if kind in ("signal", "value") else ""
+
+
+def read(rows: Iterable[Sequence[Any]]) -> Journal:
+    """Fold (seq, type, name, payload, …) rows into a journal."""
+    calls: dict[tuple[str, str], Recorded] = {}
+    journal = Journal(calls, undone={})
+    for row in rows:
+        seq, type_, name, payload = row[0], row[1], row[2], row[3]
+        kind = ANSWERS.get(type_) or OPENINGS.get(type_)
+        if kind is None:
+            if type_ in ENDINGS:
+                journal.ending_type, journal.ending = type_, _words.decode(payload)
+            elif type_ in UNDOINGS:
+                journal.undone[name] = (type_, _words.decode(payload))
+            continue
+        words = _words.decode(payload)
+        key = (space_of(kind), name)
+        found = calls.get(key)
+        if found is None:
+            found = calls[key] = Recorded(kind)
+        args = bytes(words.args)
+        if args:
+            found.args, found.args_hash = args, ""
+        elif words.args_hash:
+            found.args, found.args_hash = b"", words.args_hash
+        if type_ in ANSWERS:
+            found.answer_seq, found.answer_type, found.answer = seq, type_, words
+        else:
+            found.opened, found.opened_type = words, type_
+    return journal
+
+
+def contradiction(name: str, kind: str, args: bytes, args_hash: str, recorded: Recorded) -> str | None:
+    """The readable difference between a call and what its journal says, or None."""
+    if recorded.kind != kind:
+        return f"{name!r} is recorded as a {recorded.kind}, the code now asks for a {kind}"
+    if recorded.args and args and recorded.args != args:
+        return f"{name!r} is recorded with the arguments {_short(recorded.args)}, the code now passes {_short(args)}"
+    if recorded.args_hash and (args_hash or args) and recorded.args_hash != args_hash:
+        return (
+            f"{name!r} is recorded with arguments of hash {recorded.args_hash[:16]}…, the code now passes "
+            f"{_short(args) if args else 'hash ' + args_hash[:16] + '…'}"
+        )
+    if recorded.args and not args and args_hash:
+        return f"{name!r} is recorded with the arguments {_short(recorded.args)}, the code now passes larger ones"
+    return None
+
+
+def _short(raw: bytes) -> str:
+    text = raw.decode(errors="replace")
+    return text if len(text) <= 300 else text[:300] + "…"

@@ -1,0 +1,141 @@
+"""Replay: an author's `async def`, run against its journal, one released answer at a time.
+
+It decides what the workflow asks for next and touches nothing. Answers are released in the order of their
+history rows; between two of them the private loop is drained, so a replay walks exactly the path it walked live.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from holdfast.engine import history as h
+from holdfast.engine.codec import decoder_for
+from holdfast.engine.errors import ChildFailed, EffectAborted, EffectFailed, StepFailed
+from holdfast.engine.journal import Journal, Recorded, RowWords, contradiction, space_of
+from holdfast.engine.turnloop import TurnLoop
+
+
+class Call:
+    """Something the workflow asked for. `spec` holds what is needed to run it; the engine never looks inside."""
+
+    __slots__ = (
+        "args", "args_hash", "future", "key", "kind", "order", "outcome", "recorded", "spec", "state", "type", "words",
+    )  # fmt: skip
+
+    def __init__(
+        self, kind: str, key: str, args: bytes, args_hash: str, spec: Any, type_: Any, order: int,
+        future: asyncio.Future[Any], recorded: Recorded | None,
+    ) -> None:  # fmt: skip
+        self.kind = kind
+        self.key = key
+        self.args = args
+        self.args_hash = args_hash
+        self.spec = spec
+        self.type = type_
+        self.order = order  # of being asked: compensations run in the reverse of it
+        self.future = future
+        self.recorded = recorded
+        self.outcome = ""  # the type of the row that answered it
+        self.words: RowWords | None = None
+        self.state: Any = None  # the worker's note on where this call stands
+
+
+class Replay:
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.loop = TurnLoop()  # type: ignore[abstract]  # what it does not offer raises NotImplementedError
+        self.asked: list[Call] = []  # new calls without an answer; whoever reads them empties the list
+        self.compensable: list[Call] = []  # in the order of being asked
+        self.difference: str | None = None
+        self.closed = False
+        self._released: list[tuple[int, int, Call]] = []  # asked and answered in the journal, not yet released
+        self._order = 0
+        self.main: asyncio.Task[Any] | None = None
+
+    # -- running
+
+    def begin(self, workflow: Callable[..., Any], *args: Any) -> None:
+        self.main = self.loop.create_task(workflow(*args))
+        self.run()
+
+    def run(self) -> None:
+        """Drain, release the earliest recorded answer, and again, until the journal has no more to say."""
+        loop = self.loop
+        loop.drain()
+        while self._released and self.difference is None:
+            _, _, call = heapq.heappop(self._released)
+            assert call.recorded is not None and call.recorded.answer is not None
+            self._settle(call, call.recorded.answer_type, call.recorded.answer)
+            loop.drain()
+
+    def answer(self, call: Call, type_: str, words: RowWords) -> None:
+        """Release a live answer: the same function that replays it, so both walk the same path."""
+        self._settle(call, type_, words)
+        self.run()
+
+    def _settle(self, call: Call, type_: str, words: RowWords) -> None:
+        call.outcome, call.words = type_, words
+        try:
+            settle(call, type_, words)
+        except (msgspec.ValidationError, ValueError) as error:
+            self.difference = f"the recorded result of {call.key!r} does not fit its annotation any more: {error}"
+
+    @property
+    def done(self) -> bool:
+        return self.main is not None and self.main.done()
+
+    def outcome(self) -> tuple[Any, BaseException | None]:
+        assert self.main is not None
+        error = self.main.exception()
+        return (None, error) if error is not None else (self.main.result(), None)
+
+    def close(self) -> None:
+        self.closed = True
+        self.loop.dispose()
+
+    # -- what the context asks
+
+    def ask(self, kind: str, key: str, args: bytes, args_hash: str, spec: Any, type_: Any = None) -> Call:
+        recorded = self.journal.calls.get((space_of(kind), key))
+        self._order += 1
+        call = Call(kind, key, args, args_hash, spec, type_, self._order, self.loop.create_future(), recorded)
+        if recorded is not None:
+            difference = contradiction(key, kind, args, args_hash, recorded)
+            if difference is not None:
+                # Never an exception: an author's `except Exception` must not swallow it. The call stays open.
+                self.difference = self.difference or difference
+                return call
+            if recorded.answer_seq:
+                heapq.heappush(self._released, (recorded.answer_seq, call.order, call))
+                return call
+        self.asked.append(call)
+        return call
+
+
+def settle(call: Call, type_: str, words: RowWords) -> None:
+    """Hand a recorded answer to the workflow."""
+    future = call.future
+    if future.done():  # the branch that asked was cancelled by its author
+        return
+    if type_ in (h.STEP_COMPLETED, h.TRANSACTION_COMMITTED, h.EFFECT_SUCCEEDED, h.CHILD_COMPLETED, h.SIGNAL_RECEIVED):
+        future.set_result(decoder_for(call.type)(words.result))
+    elif type_ in (h.TIMER_FIRED, h.WAIT_TIMED_OUT):
+        future.set_result(None)
+    elif type_ == h.CHILD_FAILED:
+        error = words.error.message if words.error else ""
+        future.set_exception(ChildFailed(call.key, words.child_id, words.status, error))
+    else:
+        assert words.error is not None
+        kind = (
+            StepFailed
+            if type_ in (h.STEP_FAILED, h.TRANSACTION_FAILED)
+            else EffectAborted
+            if words.aborted
+            else EffectFailed
+        )
+        future.set_exception(kind(call.key, words.error.type, words.error.message, words.attempt))

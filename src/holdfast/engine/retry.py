@@ -1,0 +1,89 @@
+"""When to try again: the retry policy of a step, and what follows from a failed attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from holdfast.engine.errors import BadDefinition
+
+SECOND = 1_000_000
+
+
+class Backoff(msgspec.Struct, frozen=True):
+    """Exponential by default: first, first × factor, … up to the cap, each with jitter."""
+
+    first: timedelta = timedelta(seconds=1)
+    factor: float = 2.0
+    cap: timedelta = timedelta(seconds=60)
+    jitter: float = 0.2  # a share of the delay, added or taken at random
+
+    def delay(self, attempt: int, chance: float) -> timedelta:
+        grown = min(self.first.total_seconds() * self.factor ** min(attempt - 1, 64), self.cap.total_seconds())
+        return timedelta(seconds=grown * (1 + self.jitter * (2 * chance - 1)))
+
+
+class RetryPolicy(msgspec.Struct, frozen=True):
+    max_attempts: int = 3
+    backoff: Backoff = Backoff()
+    timeout: float | None = None  # seconds one attempt may take
+    retry_on: tuple[type[BaseException], ...] | None = None
+
+
+class RetryAt(msgspec.Struct, frozen=True):
+    at: int
+    """Microseconds of the store's clock."""
+
+
+class GiveUp(msgspec.Struct, frozen=True):
+    reason: str
+
+
+DEFAULT = RetryPolicy()
+
+
+def policy_from(
+    max_attempts: int, backoff: Backoff | timedelta | None, timeout: float | timedelta | None,
+    retry_on: type[BaseException] | tuple[type[BaseException], ...] | None,
+) -> RetryPolicy:  # fmt: skip
+    if max_attempts == 3 and backoff is None and timeout is None and retry_on is None:
+        return DEFAULT
+    if not isinstance(max_attempts, int) or max_attempts < 1:
+        raise BadDefinition(f"max_attempts is {max_attempts!r}: expected a whole number from 1 on")
+    if backoff is None:
+        backoff = Backoff()
+    elif isinstance(backoff, timedelta):
+        backoff = Backoff(first=backoff, factor=1.0, cap=backoff, jitter=0.0)
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if seconds is not None and seconds <= 0:
+        raise BadDefinition(f"timeout is {timeout!r}: expected a positive number of seconds or a timedelta")
+    if retry_on is not None and not isinstance(retry_on, tuple):
+        retry_on = (retry_on,)
+    return RetryPolicy(max_attempts, backoff, seconds, retry_on)
+
+
+def after_failure(
+    attempt: int, policy: RetryPolicy, error: BaseException | None, now: int, chance: float
+) -> RetryAt | GiveUp:
+    if error is not None and policy.retry_on is not None and not isinstance(error, policy.retry_on):
+        return GiveUp(f"{type(error).__name__} is not in retry_on")
+    if attempt >= policy.max_attempts:
+        return GiveUp(f"failed {attempt} time{'s' if attempt > 1 else ''}")
+    return RetryAt(now + microseconds(policy.backoff.delay(attempt, chance)))
+
+
+def microseconds(span: timedelta | float | int) -> int:
+    if isinstance(span, timedelta):
+        return (span.days * 86_400 + span.seconds) * SECOND + span.microseconds
+    return round(span * SECOND)
+
+
+def error_payload(error: BaseException) -> dict[str, Any]:
+    """An error as history keeps it: its type and its words, no traceback, no locals."""
+    return {"type": type(error).__name__, "message": str(error)[:2000]}
+
+
+Chance = Callable[[], float]

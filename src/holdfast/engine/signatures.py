@@ -1,0 +1,89 @@
+"""What an author's function wants and gives: is it async, does it ask for StepInfo, what does it return."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+import msgspec
+
+from holdfast.engine.errors import BadDefinition
+
+
+class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a handler may know about the call it serves. Ask for it with a parameter annotated `StepInfo`."""
+
+    tenant_id: str
+    instance_id: str
+    workflow: str
+    step: str
+    attempt: int
+    idempotency_key: str
+    """The same for every attempt: pass it to the provider."""
+    not_after: float | None = None
+    """Unix time after which the call must not begin any more (effects only)."""
+    input: Any = None
+    results: dict[str, Any] = {}
+    result: Any = None
+    """In a compensation: what the step being undone had returned."""
+
+
+class Signature(msgspec.Struct, frozen=True):
+    is_async: bool
+    info: str | None  # the parameter annotated StepInfo
+    only_info: bool  # nothing but StepInfo is taken: a builder's handler
+    first_type: Any  # annotation of the first ordinary parameter (a workflow's input after ctx)
+    returns: Any
+    positional: int  # how many positional arguments it can take; -1: any number
+
+
+_known: dict[Any, Signature] = {}
+
+
+def signature_of(function: Callable[..., Any]) -> Signature:
+    # Closures made anew for each call share their code; looking at them once is enough.
+    key: Any = function.__code__ if isinstance(function, FunctionType) else function
+    try:
+        found = _known.get(key)
+    except TypeError:
+        return _look(function)
+    if found is None:
+        found = _known[key] = _look(function)
+    return found
+
+
+def _look(function: Callable[..., Any]) -> Signature:
+    if not callable(function):
+        raise BadDefinition(f"the handler is {function!r}: expected a function")
+    inner: Any = function
+    while isinstance(inner, partial):
+        inner = inner.func
+    call = inner if inspect.isroutine(inner) else type(inner).__call__
+    try:
+        hints = typing.get_type_hints(call, include_extras=True)
+    except Exception:
+        hints = {}
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    info = next((p.name for p in parameters if _is_info(hints.get(p.name, p.annotation))), None)
+    ordinary = [p for p in parameters if p.name != info]
+    positional = [p for p in ordinary if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    many = any(p.kind is p.VAR_POSITIONAL for p in ordinary)
+    return Signature(
+        is_async=inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(call),
+        info=info,
+        only_info=info is not None and not ordinary,
+        first_type=hints.get(positional[0].name) if positional else None,
+        returns=hints.get("return"),
+        positional=-1 if many else len(positional),
+    )
+
+
+def _is_info(annotation: Any) -> bool:
+    return annotation is StepInfo or annotation == "StepInfo"

@@ -1,0 +1,131 @@
+"""A private event loop for one workflow: it runs until nothing is ready, and can do nothing else.
+
+An author's `async def` runs here, never on the real loop. Draining it is a pure computation, so the order in
+which results are released decides everything, live and in replay alike. Whatever would bring in time or the
+outside world (`asyncio.sleep`, sockets, threads) is refused with the name of the `ctx` call to use instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context as Variables
+from typing import Any
+
+from holdfast.engine.errors import NotInWorkflow
+
+DRAIN_LIMIT = 100_000
+
+
+class _Handle:
+    """Stands for asyncio.Handle where nobody looks; a workflow's callbacks are never cancelled one by one."""
+
+    def cancel(self) -> None: ...
+
+    def cancelled(self) -> bool:
+        return False
+
+
+_HANDLE = _Handle()
+
+
+class TurnLoop(asyncio.AbstractEventLoop):
+    def __init__(self) -> None:
+        self._ready: deque[tuple[Callable[..., Any], tuple[Any, ...], Variables | None]] = deque()
+        self._children: list[asyncio.Task[Any]] = []
+        self._main: asyncio.Task[Any] | None = None
+
+    # -- what tasks and futures need
+
+    def call_soon(self, callback: Any, *args: Any, context: Variables | None = None) -> Any:  # type: ignore[override]
+        self._ready.append((callback, args, context))
+        return _HANDLE
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, **options)
+        if self._main is None:
+            self._main = task
+        else:
+            self._children.append(task)
+        return task
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Unretrieved exceptions of a workflow's own tasks: the workflow's outcome tells what matters."""
+
+    # -- what a workflow must not do
+
+    def time(self) -> float:
+        raise NotInWorkflow(
+            "a workflow has no clock and no timers of its own (asyncio.sleep, wait_for, timeout): "
+            "use ctx.now(), ctx.sleep(…) or the timeout= of the ctx call"
+        )
+
+    def call_later(self, delay: Any, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        return self.time()
+
+    def call_at(self, when: Any, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        return self.time()
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
+        raise NotInWorkflow("a workflow cannot use threads: do the work in a ctx.step(…)")
+
+    # -- running
+
+    def drain(self) -> None:
+        """Run everything that is ready, and what that makes ready, until nothing is."""
+        ready = self._ready
+        if not ready:
+            return
+        outer = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            for _ in range(DRAIN_LIMIT):
+                if not ready:
+                    return
+                callback, args, context = ready.popleft()
+                if context is None:
+                    callback(*args)
+                else:
+                    context.run(callback, *args)
+            raise NotInWorkflow(
+                f"the workflow made {DRAIN_LIMIT:,} hops without asking for anything: it seems to loop for ever"
+            )
+        finally:
+            events._set_running_loop(outer)
+
+    def dispose(self) -> None:
+        """Unwind what is still suspended. The context is closed first, so unwinding code writes nothing."""
+        outer = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            tasks = self._children
+            if self._main is not None:
+                tasks.append(self._main)
+            for task in tasks:
+                if not task.done():
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    coroutine = task.get_coro()
+                    if isinstance(coroutine, Coroutine):
+                        try:
+                            coroutine.close()
+                        except BaseException:
+                            pass
+        finally:
+            events._set_running_loop(outer)
+            self._ready.clear()
+            self._children = []
+            self._main = None

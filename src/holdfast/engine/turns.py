@@ -1,0 +1,136 @@
+"""A turn: everything one event causes, committed together or not at all.
+
+Workers' turns (code or chart) carry the fence of their claim and at least one history row; that row, seq n+1,
+is the compare-and-set. A door's turn has no claim: it commits facts only (a start, an event), and the fact's
+own key is its compare-and-set. The store knows no other way to write.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.engine.history import HistoryRow
+
+
+class NewInstance(NamedTuple):
+    """A row to be born. `by` names the instance whose turn starts it; a door's start has none."""
+
+    tenant_id: str
+    id: bytes
+    kind: str
+    definition_key: str
+    definition_version: int
+    business_key: str | None
+    queue: str
+    priority: int
+    run_at: int
+    input: bytes
+    parent_id: bytes | None
+    parent_step: str | None
+    trace_id: str | None
+    created_at: int
+    by: bytes | None = None
+
+
+class NewEvent(NamedTuple):
+    """A fact for an instance. The same id twice is one event."""
+
+    tenant_id: str
+    instance_id: bytes
+    id: str
+    kind: str  # signal | cancel | child | resolution
+    name: str
+    payload: bytes
+    sent_at: int
+    by: bytes | None = None
+
+
+class Change(NamedTuple):
+    """What becomes of the instance row: status, wait and claim. Step turns leave the row alone."""
+
+    tenant_id: str
+    id: bytes
+    fence: int
+    status: str
+    waiting_on: str | None
+    run_at: int | None
+    release: bool  # hand the claim back, unless an event arrived that this turn has not seen
+    woken: int  # how many events this turn has seen
+    seq: int
+    hash: bytes
+    result: bytes | None
+    last_error: bytes | None
+    compensation: str | None
+    snapshot: bytes | None
+    current_state: str | None
+    completed_at: int | None
+
+
+class EffectRow(NamedTuple):
+    tenant_id: str
+    id: bytes
+    instance_id: bytes
+    step: str
+    mode: str
+    state: str
+    attempt: int
+    idempotency_key: str
+    request_hash: bytes
+    request: bytes
+    fence: int
+    worker_id: bytes
+    first_started_at: int
+    started_at: int
+    not_after: int
+    opens_at: int
+    settled_at: int | None
+    receipt: bytes | None
+    last_error: bytes | None
+    resolution: str | None
+    resolved_by: str | None
+    reason: str | None
+
+
+class DeadLetter(NamedTuple):
+    tenant_id: str
+    id: bytes
+    source: str
+    instance_id: bytes
+    definition_key: str
+    reason: str
+    payload: bytes
+    created_at: int
+
+
+class Consumed(NamedTuple):
+    """An event this turn has taken, and the history row that says so."""
+
+    tenant_id: str
+    instance_id: bytes
+    id: str
+    seq: int
+
+
+class Turn(msgspec.Struct):
+    tenant_id: str
+    instance_id: bytes
+    fence: int = 0  # 0: a door's turn
+    history: list[HistoryRow] = []
+    change: Change | None = None
+    starts: list[NewInstance] = []
+    events: list[NewEvent] = []
+    consumed: list[Consumed] = []
+    effects: list[EffectRow] = []
+    dead_letters: list[DeadLetter] = []
+
+
+class Outcome(Enum):
+    """What became of one turn. Its neighbours in the batch have outcomes of their own."""
+
+    COMMITTED = "committed"
+    WOKEN = "woken"  # committed, but an unseen event arrived: the claim is kept, look at the events
+    FENCED = "fenced"  # the claim is somebody else's now: nothing was written
+    MOVED = "moved"  # seq n+1 was taken, or the fact was there already: nothing was written

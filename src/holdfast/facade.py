@@ -1,0 +1,335 @@
+"""`Holdfast`: the library's front door. A thin layer of names over the use cases."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, TypeVar
+
+import apsw
+from uuid_utils import uuid4
+
+from holdfast.app import effects, instances
+from holdfast.app.effects import EffectView
+from holdfast.app.instances import HistoryEntry, InstanceView
+from holdfast.app.joining import start_on
+from holdfast.app.registry import Definition, Registry
+from holdfast.app.service import Service
+from holdfast.sync import Sync
+from holdfast.app.verify import Verdict, verify
+from holdfast.app.workers import WorkerView, list_workers
+from holdfast.engine import codec, ids
+from holdfast.engine.builder import Workflow
+from holdfast.engine.errors import BadInput, HoldfastError
+from holdfast.store.postgres import PostgresStore
+from holdfast.store.sqlite import SqliteStore, connect
+from holdfast.worker.liveness import liveness_for
+from holdfast.worker.worker import Worker
+
+F = TypeVar("F", bound=Callable[..., Any])
+DEFAULT_URL = "sqlite:///.holdfast/holdfast.db"
+
+
+class Handle:
+    """One instance, from outside."""
+
+    def __init__(self, service: Service, tenant_id: str, raw: bytes) -> None:
+        self._service = service
+        self._raw = raw
+        self.tenant_id = tenant_id
+        self.id = ids.instance_word(raw)
+
+    def __repr__(self) -> str:
+        return f"<Handle {self.id} of tenant {self.tenant_id!r}>"
+
+    async def status(self) -> InstanceView:
+        return await instances.read(self._service, self.tenant_id, self._raw)
+
+    async def history(self, *, after: int = 0) -> list[HistoryEntry]:
+        return await instances.history(self._service, self.tenant_id, self._raw, after=after)
+
+    async def result(self, timeout: float | None = None) -> Any:
+        """The workflow's result; raises InstanceFailed if it failed or was cancelled, ResultNotReady on time-out."""
+        return await instances.result(self._service, self.tenant_id, self._raw, timeout)
+
+    async def signal(self, name: str, payload: Any = None, *, id: str | None = None) -> bool:
+        """Send a signal. The same id twice is one signal; False says it was there already."""
+        ids.check_name("signal name", name)
+        raw = codec.encode(payload, f"the payload of signal {name!r}", self._service.payload_limit)
+        event_id = _event_id(id)
+        return await instances.send(
+            self._service, self.tenant_id, self._raw, "signal", name, raw, event_id, "take a signal"
+        )  # fmt: skip
+
+    async def cancel(self, reason: str = "", *, actor: str = "") -> None:
+        """Ask it to end: what is under way is settled, owed compensations run, then it is cancelled."""
+        raw = codec.encode({"reason": reason, "actor": actor})
+        await instances.send(
+            self._service, self.tenant_id, self._raw, "cancel", "", raw, _event_id(None), "be cancelled"
+        )  # fmt: skip
+
+    async def resume(self, reason: str = "", *, actor: str = "") -> None:
+        """Have a parked instance looked at again, after the code was mended."""
+        raw = codec.encode({"reason": reason, "actor": actor})
+        await instances.send(
+            self._service, self.tenant_id, self._raw, "resume", "", raw, _event_id(None), "be resumed"
+        )  # fmt: skip
+
+
+def _event_id(given: str | None) -> str:
+    if given is None:
+        return uuid4().hex
+    if not isinstance(given, str) or not 1 <= len(given) <= 200 or "\x00" in given:
+        raise BadInput(f"event id is {given!r}: expected a text of 1 to 200 characters")
+    return given
+
+
+class Tenant:
+    """Everything Holdfast offers, bound to one tenant."""
+
+    def __init__(self, holdfast: Holdfast, tenant_id: str) -> None:
+        self._holdfast = holdfast
+        self.id = ids.check_tenant(tenant_id)
+
+    async def start(
+        self, workflow: str, input: Any = None, *, business_key: str | None = None, version: int | None = None,
+        start_at: datetime | None = None, trace_id: str | None = None, connection: Any = None,
+    ) -> Handle:  # fmt: skip
+        """Start an instance. The same business key again gives the same instance.
+
+        `connection=`: start inside the caller's own transaction; the instance exists only if that commits."""
+        service = self._holdfast.service
+        definition = service.registry.find(workflow, version)
+        raw = definition.encode_input(input, service.payload_limit)
+        born = instances.new_instance(
+            definition, raw, tenant_id=self.id, now=service.store.now(), business_key=business_key,
+            run_at=None if start_at is None else round(start_at.timestamp() * 1_000_000), trace_id=trace_id,
+        )  # fmt: skip
+        if connection is not None:
+            return Handle(service, self.id, await start_on(service, born, connection))
+        return Handle(service, self.id, await instances.start(service, born))
+
+    async def start_many(
+        self, workflow: str, inputs: Iterable[Any], *, business_keys: Iterable[str] | None = None,
+        version: int | None = None,
+    ) -> list[Handle]:  # fmt: skip
+        """Start many at once; they share commits."""
+        service = self._holdfast.service
+        definition = service.registry.find(workflow, version)
+        given = list(inputs)
+        keys = [None] * len(given) if business_keys is None else list(business_keys)
+        if len(keys) != len(given):
+            raise BadInput(f"{len(given)} inputs but {len(keys)} business keys: expected one key per input")
+        now = service.store.now()
+        born = [
+            instances.new_instance(
+                definition,
+                definition.encode_input(one, service.payload_limit),
+                tenant_id=self.id,
+                now=now,
+                business_key=key,
+                run_at=None,
+                trace_id=None,
+            )
+            for one, key in zip(given, keys, strict=True)
+        ]
+        return [Handle(service, self.id, raw) for raw in await instances.start_many(service, born)]
+
+    def instance(self, id: str) -> Handle:
+        return Handle(self._holdfast.service, self.id, ids.parse("ins", id))
+
+    async def instances(
+        self, *, status: str | None = None, limit: int = 50, before: str | None = None
+    ) -> list[InstanceView]:
+        """A page, newest first; `before` is the last id of the page before."""
+        return await instances.list_instances(
+            self._holdfast.service, self.id, status=status, limit=limit, before=before
+        )
+
+    @property
+    def effects(self) -> Effects:
+        return Effects(self._holdfast, self.id)
+
+
+class Effects:
+    """The effect desk of one tenant."""
+
+    def __init__(self, holdfast: Holdfast, tenant_id: str) -> None:
+        self._holdfast = holdfast
+        self._tenant_id = tenant_id
+
+    async def list(
+        self, *, state: str | None = "outcome_unknown", instance: str | None = None, limit: int = 100
+    ) -> list[EffectView]:
+        """Effects, by default those whose outcome nobody knows, oldest first."""
+        service = self._holdfast.service
+        return await effects.list_effects(service, self._tenant_id, state=state, instance=instance, limit=limit)
+
+    async def show(self, effect: str) -> EffectView:
+        return await effects.read_effect(self._holdfast.service, self._tenant_id, effect)
+
+    async def resolve(
+        self, effect: str, resolution: str, *, actor: str, reason: str, result: Any = None,
+        accept_double: bool = False, second_person: str | None = None,
+    ) -> None:  # fmt: skip
+        """Say what became of it: "happened" (with its result), "did_not_happen" (it is started again with the same
+        key), or "abort" (the workflow fails there and compensates). Kept in the history with actor and reason."""
+        await effects.resolve(
+            self._holdfast.service, self._tenant_id, effect, resolution, actor=actor, reason=reason, result=result,
+            accept_double=accept_double, second_person=second_person,
+        )  # fmt: skip
+
+
+class WorkerScope:
+    """`async with hf.worker():` runs a worker for as long as the block lasts."""
+
+    def __init__(self, holdfast: Holdfast, options: dict[str, Any]) -> None:
+        self._holdfast = holdfast
+        self._options = options
+        self.worker: Worker | None = None
+
+    async def __aenter__(self) -> Worker:
+        service = self._holdfast.service
+        self.worker = Worker(
+            service.store, service.registry, liveness_for(service.store), payload_limit=service.payload_limit,
+            on_ended=service.waiters.ended, on_committed=service.stirred, **self._options,
+        )  # fmt: skip
+        await self.worker.start()
+        service.workers.append(self.worker)
+        return self.worker
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self.worker is not None
+        self._holdfast.service.workers.remove(self.worker)
+        await self.worker.stop()
+
+
+class Holdfast:
+    """Workflows, their store and their workers.
+
+    `Holdfast()` takes its database from HOLDFAST_DATABASE_URL, else `.holdfast/holdfast.db`.
+    """
+
+    def __init__(
+        self, url: str | None = None, *, payload_limit: int = codec.PAYLOAD_LIMIT, registry: Registry | None = None
+    ) -> None:
+        self.url = url or os.environ.get("HOLDFAST_DATABASE_URL") or DEFAULT_URL
+        self.registry = registry or Registry()
+        self.payload_limit = payload_limit
+        self._service: Service | None = None
+        self._default = Tenant(self, "default")
+        self.sync = Sync(self)
+
+    # -- declaring
+
+    def workflow(self, name: str, *, version: int = 1, queue: str = "default") -> Callable[[F], F]:
+        """Declare an `async def` as a workflow."""
+
+        def declare(function: F) -> F:
+            self.registry.add_code(name, version, queue, function)
+            return function
+
+        return declare
+
+    def register(self, workflow: Workflow, *, version: int = 1, queue: str = "default") -> Workflow:
+        """Declare a built workflow."""
+        self.registry.add(Definition("code", workflow.name, version, queue, workflow.__call__))
+        return workflow
+
+    # -- opening
+
+    @property
+    def service(self) -> Service:
+        if self._service is None:
+            raise HoldfastError("the store is not open: use `async with hf:` (or hf.sync) around this call")
+        return self._service
+
+    def _make_store(self) -> Any:
+        return make_store(self.url)
+
+    async def open(self, *, migrate: bool = True) -> None:
+        store = self._make_store()
+        await store.open(migrate=migrate)
+        self._service = Service(store, self.registry, self.payload_limit)
+        self._service.committer.start()
+        store.on_hint(self._service)
+
+    async def close(self) -> None:
+        service, self._service = self._service, None
+        if service is not None:
+            await service.committer.close()
+            await service.store.close()
+
+    async def __aenter__(self) -> Holdfast:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def worker(
+        self, *, concurrency: int = 200, queue: str = "default", poll_seconds: float = 0.5, threads: int = 32,
+        verbose: bool = False,
+    ) -> WorkerScope:  # fmt: skip
+        """A worker for the length of an `async with` block."""
+        return WorkerScope(self, {
+            "concurrency": concurrency, "queue": queue, "poll_seconds": poll_seconds, "threads": threads,
+            "verbose": verbose,
+        })  # fmt: skip
+
+    @contextmanager
+    def connection(self) -> Iterator[apsw.Connection]:
+        """A SQLite connection to the store's own file, for your tables and for `start(connection=…)`."""
+        if not self.url.startswith("sqlite:///"):
+            raise HoldfastError(
+                "hf.connection() is for SQLite: on PostgreSQL use your own asyncpg or psycopg connection"
+            )
+        connection = connect(self.url.removeprefix("sqlite:///"))
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    # -- using
+
+    def tenant(self, tenant_id: str) -> Tenant:
+        return Tenant(self, tenant_id)
+
+    async def start(self, workflow: str, input: Any = None, *, tenant: str | None = None, **options: Any) -> Handle:
+        return await self._tenant(tenant).start(workflow, input, **options)
+
+    async def start_many(
+        self, workflow: str, inputs: Iterable[Any], *, tenant: str | None = None, **options: Any
+    ) -> list[Handle]:
+        return await self._tenant(tenant).start_many(workflow, inputs, **options)
+
+    def instance(self, id: str, *, tenant: str | None = None) -> Handle:
+        return self._tenant(tenant).instance(id)
+
+    async def instances(self, *, tenant: str | None = None, **options: Any) -> list[InstanceView]:
+        return await self._tenant(tenant).instances(**options)
+
+    @property
+    def effects(self) -> Effects:
+        """The effect desk of tenant "default"; `hf.tenant("acme").effects` is another's."""
+        return self._default.effects
+
+    async def workers(self, limit: int = 100) -> list[WorkerView]:
+        return await list_workers(self.service, limit)
+
+    async def verify(self, *, progress: Callable[[int, int], None] | None = None) -> Verdict:
+        """Check every history's chain; names the first bad row of each instance that has one."""
+        return await verify(self.service, progress=progress)
+
+    def _tenant(self, tenant: str | None) -> Tenant:
+        return self._default if tenant is None else Tenant(self, tenant)
+
+
+def make_store(url: str) -> SqliteStore | PostgresStore:
+    if url.startswith("sqlite:///"):
+        return SqliteStore(url)
+    if url.startswith(("postgresql://", "postgres://")):
+        return PostgresStore(url)
+    raise BadInput(f"database URL {url!r}: expected sqlite:///path/to/file.db or postgresql://user@host/database")

@@ -1,0 +1,1 @@
+"""ACTS: the only place where authors' code and the network run."""

@@ -1,0 +1,36 @@
+"""Runs authors' functions: async ones on the loop, sync ones in threads, quick ones where they stand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
+from typing import Any
+
+from holdfast.engine.signatures import Signature, StepInfo
+
+
+def bound(
+    function: Callable[..., Any], args: tuple[Any, ...], signature: Signature, info: StepInfo
+) -> Callable[[], Any]:
+    """The call with its StepInfo in the place where it asks for it."""
+    assert signature.info is not None
+    return partial(function, info) if signature.only_info else partial(function, *args, **{signature.info: info})
+
+
+async def call_async(function: Callable[..., Any], args: tuple[Any, ...], timeout: float) -> Any:
+    async with asyncio.timeout(timeout):
+        return await function(*args)
+
+
+async def call_in_thread(
+    pool: ThreadPoolExecutor, function: Callable[..., Any], args: tuple[Any, ...], timeout: float | None
+) -> Any:
+    running = asyncio.get_running_loop().run_in_executor(pool, partial(copy_context().run, function, *args))
+    if timeout is None:
+        return await running
+    async with asyncio.timeout(timeout):
+        # The thread cannot be stopped. Whoever waits is told in time; the result becomes evidence.
+        return await asyncio.shield(running)

@@ -1,0 +1,40 @@
+"""A batch of turns as the rows they write, gathered once for whichever database commits them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.engine.history import HistoryRow
+from holdfast.engine.turns import Change, Consumed, DeadLetter, EffectRow, NewEvent, NewInstance, Turn
+
+
+class Batch:
+    __slots__ = ("changes", "consumed", "dead_letters", "effects", "events", "first", "more", "starts", "turns")
+
+    def __init__(self, turns: Sequence[Turn]) -> None:
+        self.turns = turns
+        self.first: list[HistoryRow] = []  # one row per worker's turn: its compare-and-set
+        self.more: list[HistoryRow] = []
+        self.changes: list[Change] = []
+        self.starts: list[NewInstance] = []
+        self.events: list[NewEvent] = []
+        self.consumed: list[Consumed] = []
+        self.effects: list[EffectRow] = []
+        self.dead_letters: list[DeadLetter] = []
+        for turn in turns:
+            if turn.history:
+                self.first.append(turn.history[0])
+                if len(turn.history) > 1:
+                    self.more.extend(turn.history[1:])
+            if turn.change is not None:
+                self.changes.append(turn.change)
+            if turn.starts:
+                self.starts.extend(turn.starts)
+            if turn.events:
+                self.events.extend(turn.events)
+            if turn.consumed:
+                self.consumed.extend(turn.consumed)
+            if turn.effects:
+                self.effects.extend(turn.effects)
+            if turn.dead_letters:
+                self.dead_letters.extend(turn.dead_letters)

@@ -1,0 +1,165 @@
+"""The group committer: takes whatever turns are pending, commits them in one transaction, tells each its outcome.
+
+There is no artificial delay: while one batch is on its way to disk the next one gathers. A lost reply is never
+guessed at: the turn's own row is looked for, and what is not there is committed again under the same identity.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from holdfast.engine.turns import Outcome, Turn
+from holdfast.store.port import Store
+
+log = structlog.get_logger("holdfast.committer")
+Done = Callable[[Outcome | BaseException], None]
+BATCH_LIMIT = 1000
+# Beyond this a caller is better served by an error that says "not known yet" than by silence.
+GIVE_UP_SECONDS = 30.0
+
+
+class Committer:
+    def __init__(self, store: Store, worker_id: bytes | None = None, *, writers: int = 2) -> None:
+        self.store = store
+        self.worker_id = worker_id
+        self._writers = writers
+        self._pending: deque[tuple[Turn, Done]] = deque()
+        self._busy: list[tuple[set[bytes], set[bytes]]] = []  # instances moved and woken by batches under way
+        self._more = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.on_batch: Callable[[list[Turn]], None] | None = None
+        self.batches = 0
+        self.turns = 0
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(self._run()) for _ in range(self._writers)]
+
+    async def close(self) -> None:
+        await self._idle.wait()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def submit(self, turn: Turn, done: Done) -> None:
+        self._pending.append((turn, done))
+        self._idle.clear()
+        self._more.set()
+
+    async def commit(self, turn: Turn) -> Outcome:
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Outcome | BaseException) -> None:
+            if future.done():
+                return
+            if isinstance(outcome, BaseException):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+        self.submit(turn, done)
+        return await future
+
+    async def _run(self) -> None:
+        while True:
+            await self._more.wait()
+            batch = self._take()
+            if not batch:
+                # Everything pending touches an instance of a batch under way: its end will wake us.
+                self._more.clear()
+                continue
+            if not self._pending:
+                self._more.clear()
+            touched = self._touched(batch)
+            self._busy.append(touched)
+            try:
+                outcomes = await self._settle([turn for turn, _ in batch])
+            finally:
+                self._busy.remove(touched)
+                if self._pending:
+                    self._more.set()
+            self.batches += 1
+            self.turns += len(batch)
+            if self.on_batch is not None:
+                self.on_batch([turn for (turn, _), o in zip(batch, outcomes, strict=True) if isinstance(o, Outcome)])
+            for (_, done), outcome in zip(batch, outcomes, strict=True):
+                try:
+                    done(outcome)
+                except Exception:
+                    log.exception("turn_callback_failed")
+            if not self._pending and not self._busy:
+                self._idle.set()
+
+    def _take(self) -> list[tuple[Turn, Done]]:
+        """The next batch: no instance row may be both moved and woken in one statement, nor in two at once."""
+        taken: list[tuple[Turn, Done]] = []
+        put_off: list[tuple[Turn, Done]] = []
+        moved: set[bytes] = set()
+        woken: set[bytes] = set()
+        busy_moved = set().union(*(m for m, _ in self._busy)) if self._busy else set()
+        busy_woken = set().union(*(w for _, w in self._busy)) if self._busy else set()
+        pending = self._pending
+        while pending and len(taken) < BATCH_LIMIT:
+            item = pending.popleft()
+            turn = item[0]
+            mine = turn.instance_id if turn.history else None
+            born = {s.id for s in turn.starts} if turn.starts else ()
+            if (
+                (mine is not None and (mine in woken or mine in busy_woken or mine in moved or mine in busy_moved))
+                or (turn.events and any(_held(e.instance_id, moved, busy_moved, busy_woken) for e in turn.events))
+                or any(b in moved for b in born)
+            ):
+                put_off.append(item)
+                continue
+            if mine is not None:
+                moved.add(mine)
+            moved.update(born)
+            for event in turn.events:
+                woken.add(event.instance_id)
+            taken.append(item)
+        pending.extendleft(reversed(put_off))
+        return taken
+
+    @staticmethod
+    def _touched(batch: Sequence[tuple[Turn, Done]]) -> tuple[set[bytes], set[bytes]]:
+        moved = {turn.instance_id for turn, _ in batch if turn.history}
+        moved.update(s.id for turn, _ in batch for s in turn.starts)
+        woken = {e.instance_id for turn, _ in batch for e in turn.events}
+        return moved, woken
+
+    async def _settle(self, turns: list[Turn]) -> list[Outcome | BaseException]:
+        """Commit, whatever it takes: after an error, look for each turn before trying it again."""
+        outcomes: dict[int, Outcome | BaseException] = {}
+        left = list(range(len(turns)))
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + GIVE_UP_SECONDS
+        pause = 0.02
+        while left:
+            try:
+                found = await self.store.commit(self.worker_id, [turns[n] for n in left])
+                outcomes.update(zip(left, found, strict=True))
+                break
+            except Exception as error:
+                log.warning("commit_failed", turns=len(left), error=repr(error))
+                if loop.time() > deadline:
+                    outcomes.update((n, error) for n in left)
+                    break
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 1.0)
+            try:
+                there = await self.store.look_up(self.worker_id, [turns[n] for n in left])
+            except Exception as error:
+                log.warning("look_up_failed", turns=len(left), error=repr(error))
+                continue
+            outcomes.update((n, outcome) for n, outcome in zip(left, there, strict=True) if outcome is not None)
+            left = [n for n, outcome in zip(left, there, strict=True) if outcome is None]
+        return [outcomes[n] for n in range(len(turns))]
+
+
+def _held(instance_id: bytes, moved: set[bytes], busy_moved: set[bytes], busy_woken: set[bytes]) -> bool:
+    return instance_id in moved or instance_id in busy_moved or instance_id in busy_woken

@@ -1,0 +1,90 @@
+"""What the rest of the house may ask of a store, whichever database is behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from holdfast.engine.turns import Outcome, Turn
+
+
+class PastRow(NamedTuple):
+    """A history row as replay reads it."""
+
+    seq: int
+    type: str
+    name: str
+    payload: bytes
+    hash: bytes
+    at: int
+
+
+class PendingEvent(NamedTuple):
+    id: str
+    kind: str
+    name: str
+    payload: bytes
+    sent_at: int
+
+
+Row = tuple[Any, ...]
+
+
+class Claimed(NamedTuple):
+    """An instance this worker may move, with everything a turn needs to know."""
+
+    tenant_id: str
+    id: bytes
+    kind: str
+    definition_key: str
+    definition_version: int
+    status: str
+    input: bytes
+    snapshot: bytes | None
+    fence: int
+    attempts: int
+    woken: int
+    parent_id: bytes | None
+    parent_step: str | None
+    trace_id: str | None
+    created_at: int
+    history: list[PastRow]
+    events: list[PendingEvent]
+
+
+def claimed(row: Row, past: list[PastRow], events: list[PendingEvent]) -> Claimed:
+    """A claim's own columns, in the order of the fields of `Claimed`, with what was read beside them."""
+    return Claimed(*(*row, past, events))
+
+
+class HandlerRaised(Exception):
+    """An author's transaction handler raised: everything it wrote is rolled back, and that is known."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        super().__init__(str(error))
+
+
+class Store(Protocol):
+    url: str
+    dialect: str
+    clock: Callable[[], int] | None
+
+    async def open(self, *, migrate: bool) -> None: ...
+    async def close(self) -> None: ...
+    def now(self) -> int: ...
+    async def commit(self, worker_id: bytes | None, turns: Sequence[Turn]) -> list[Outcome]: ...
+    async def look_up(self, worker_id: bytes | None, turns: Sequence[Turn]) -> list[Outcome | None]: ...
+    async def commit_alone(
+        self, worker_id: bytes, work: Callable[[Any], Any], turn: Callable[[Any], Turn], timeout: float
+    ) -> Outcome: ...
+    async def claim(
+        self, worker_id: bytes, definitions: Sequence[tuple[str, int]], queue: str, limit: int, *, alone: bool
+    ) -> tuple[list[Claimed], int | None]: ...
+    async def next_due(self, definitions: Sequence[tuple[str, int]], queue: str) -> int | None: ...
+    async def pending_events(self, tenant_id: str, instance_id: bytes) -> tuple[int, list[PendingEvent]]: ...
+    async def fetch(self, name: str, **values: Any) -> list[tuple[Any, ...]]: ...
+    async def write(self, name: str, **values: Any) -> int: ...
+    async def worker_gone(self, worker_id: bytes) -> bool: ...
+    async def release_worker(self, worker_id: bytes, by: bytes, *, stopped: bool) -> int: ...
+    def hint(self, turn: Turn) -> None: ...

@@ -1,0 +1,367 @@
+"""The store on PostgreSQL: asyncpg, READ COMMITTED, one statement and one round trip per batch of turns."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from holdfast.engine.errors import StoreUnavailable
+from holdfast.engine.turns import Outcome, Turn
+from holdfast.store.batch import Batch
+from holdfast.store.hints import Hints
+from holdfast.store.port import Claimed, HandlerRaised, PastRow, PendingEvent, claimed
+from holdfast.store.statements import statement, texts, translate
+
+PARTS = ("first", "more", "change", "start", "event", "consumed", "effect", "dead")
+# The commit's look-ups must go through the primary keys however small the tables were when it was planned.
+WRITER_SETTINGS = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "random_page_cost": "0.1",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    "idle_in_transaction_session_timeout": "10s",
+    "lock_timeout": "30s",
+    "application_name": "holdfast",
+}
+
+
+def commit_sql(present: Sequence[bool]) -> str:
+    """The one commit statement for a batch that writes the parts marked present."""
+    first, more, change, start, event, consumed, effect, dead = present
+    fragments = texts("postgres")
+    parts = []
+    if first:
+        parts += [fragments["commit_me"], fragments["commit_won"]]
+    else:
+        parts.append("won as (select ''::text as tenant_id, null::bytea as instance_id where false)")
+    for wanted, name in (
+        (more, "commit_more"),
+        (change, "commit_changes"),
+        (start, "commit_starts"),
+        (event, "commit_events"),
+        (consumed, "commit_consumed"),
+        (effect, "commit_effects"),
+        (dead, "commit_dead_letters"),
+    ):
+        if wanted:
+            parts.append(fragments[name])
+    return (
+        "with "
+        + ",\n".join(part.strip() for part in parts)
+        + "\nselect (select count(*) from won)"
+        + (", (select array_agg(id) from changed where kept)" if change else ", null")
+        + (", (select count(*) from started)" if start else ", 0")
+        + (", (select count(*) from sent)" if event else ", 0")
+    )
+
+
+class PostgresCommits:
+    """Runs batches on one connection. Statements are prepared once per combination of parts."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self._prepared: dict[tuple[bool, ...], tuple[Any, tuple[str, ...]]] = {}
+
+    async def run(self, worker_id: bytes | None, batch: Batch, now: int) -> tuple[int, set[bytes], int, int]:
+        rows: dict[str, Sequence[tuple[Any, ...]]] = {
+            "first": batch.first, "more": batch.more, "change": batch.changes, "start": batch.starts,
+            "event": batch.events, "consumed": batch.consumed, "effect": batch.effects, "dead": batch.dead_letters,
+        }  # fmt: skip
+        present = tuple(bool(rows[part]) for part in PARTS)
+        found = self._prepared.get(present)
+        if found is None:
+            translated = translate(commit_sql(present), "postgres")
+            found = (await self.connection.prepare(translated.sql), translated.parameters)
+            self._prepared[present] = found
+        prepared, parameters = found
+        values: dict[str, Any] = {"worker_id": worker_id, "now": now}
+        for part in PARTS:
+            if rows[part]:
+                for number, column in enumerate(zip(*rows[part], strict=True), 1):
+                    values[f"{part}_{number}"] = column
+        won, kept, started, sent = await prepared.fetchrow(*[values[name] for name in parameters])
+        return won, set(kept or ()), started, sent
+
+
+class PostgresStore:
+    dialect = "postgres"
+
+    def __init__(self, url: str, *, writers: int = 2, readers: int = 4) -> None:
+        self.url = url
+        self.clock: Callable[[], int] | None = None
+        self._writer_count = writers
+        self._reader_count = readers
+        self._writers: asyncio.LifoQueue[PostgresCommits | None] = asyncio.LifoQueue()
+        self._clock = (0, 0)
+        self._pool: Any = None
+        self._hints: Hints | None = None
+
+    # -- opening and closing
+
+    async def open(self, *, migrate: bool) -> None:
+        from holdfast.store.migrate import migrate_postgres
+
+        try:
+            await migrate_postgres(self.url, apply=migrate)
+            self._pool = await asyncpg.create_pool(
+                self.url, min_size=1, max_size=self._reader_count,
+                server_settings=WRITER_SETTINGS | {"plan_cache_mode": "auto"}, command_timeout=60,
+            )  # fmt: skip
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            raise StoreUnavailable(
+                f"cannot open PostgreSQL at {shown_url(self.url)}: {error}: check that the server runs and the "
+                "URL, user and database are right"
+            ) from error
+        for _ in range(self._writer_count):
+            self._writers.put_nowait(None)
+        await self.synchronise_clock()
+
+    async def close(self) -> None:
+        if self._hints is not None:
+            await self._hints.close()
+        while not self._writers.empty():
+            commits = self._writers.get_nowait()
+            if commits is not None:
+                await commits.connection.close()
+        if self._pool is not None:
+            await self._pool.close()
+
+    async def connect(self) -> Any:
+        return await asyncpg.connect(self.url, server_settings=WRITER_SETTINGS, command_timeout=60)
+
+    # -- the clock
+
+    async def synchronise_clock(self) -> None:
+        before = time.monotonic_ns()
+        [(found,)] = await self.fetch("read_clock")
+        after = time.monotonic_ns()
+        self.set_clock(found, (before + after) // 2)
+
+    def set_clock(self, database_us: int, monotonic_ns: int) -> None:
+        self._clock = (database_us, monotonic_ns)
+
+    def now(self) -> int:
+        """The database's time: read once in a while, monotonic in between."""
+        if self.clock is not None:
+            return self.clock()
+        at, monotonic = self._clock
+        return at + (time.monotonic_ns() - monotonic) // 1000
+
+    # -- hints
+
+    def hint(self, turn: Turn) -> None:
+        if self._hints is not None:
+            self._hints.send(turn)
+
+    def on_hint(self, service: Any) -> None:
+        self._hints = Hints(self, service)
+        self._hints.start()
+
+    # -- statements
+
+    async def fetch(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
+        found = statement(name, "postgres")
+        return list(await self._pool.fetch(found.sql, *found.bind(values)))
+
+    async def write(self, name: str, **values: Any) -> int:
+        found = statement(name, "postgres")
+        return int((await self._pool.execute(found.sql, *found.bind(values))).rpartition(" ")[2])
+
+    # -- turns
+
+    @asynccontextmanager
+    async def _writer(self) -> AsyncIterator[PostgresCommits]:
+        commits = await self._writers.get()
+        try:
+            if commits is None or commits.connection.is_closed():
+                commits = PostgresCommits(await self.connect())
+            yield commits
+        except BaseException:
+            # Whatever went wrong, the connection's state is not known: use a new one.
+            if commits is not None:
+                commits.connection.terminate()
+            commits = None
+            raise
+        finally:
+            self._writers.put_nowait(commits)
+
+    async def commit(self, worker_id: bytes | None, turns: Sequence[Turn]) -> list[Outcome]:
+        batch = Batch(turns)
+        async with self._writer() as commits:
+            found = await commits.run(worker_id, batch, self.now())
+        return await self._outcomes(worker_id, batch, found)
+
+    async def _outcomes(
+        self, worker_id: bytes | None, batch: Batch, found: tuple[int, set[bytes], int, int]
+    ) -> list[Outcome]:
+        won, kept, started, sent = found
+        if won == len(batch.first) and started == len(batch.starts) and sent == len(batch.events):
+            if not kept:
+                return [Outcome.COMMITTED] * len(batch.turns)
+            return [Outcome.WOKEN if t.change and t.instance_id in kept else Outcome.COMMITTED for t in batch.turns]
+        there = await self.look_up(worker_id, batch.turns)
+        fenced = worker_id is not None and not await self.fetch("worker_is_live", worker_id=worker_id)
+        return [
+            outcome or (Outcome.FENCED if fenced and turn.fence else Outcome.MOVED)
+            for turn, outcome in zip(batch.turns, there, strict=True)
+        ]
+
+    async def look_up(self, worker_id: bytes | None, turns: Sequence[Turn]) -> list[Outcome | None]:
+        """Which turns are there: found by the row that only this very turn could have written."""
+        rows = [t.history[0] for t in turns if t.history]
+        starts = [t.starts[0] for t in turns if not t.history and t.starts]
+        events = [t.events[0] for t in turns if not t.history and not t.starts and t.events]
+        hashes = {r[0] for r in await self.fetch(
+            "look_up_history", tenants=[r[0] for r in rows], instances=[r[1] for r in rows], seqs=[r[2] for r in rows]
+        )} if rows else set()  # fmt: skip
+        born = {r[0] for r in await self.fetch(
+            "look_up_starts", tenants=[s.tenant_id for s in starts], instances=[s.id for s in starts]
+        )} if starts else set()  # fmt: skip
+        kept = {(r[0], r[1], r[2]) for r in await self.fetch(
+            "look_up_events", tenants=[e.tenant_id for e in events], instances=[e.instance_id for e in events],
+            ids=[e.id for e in events],
+        )} if events else set()  # fmt: skip
+        releases = [t for t in turns if t.change is not None and t.change.release]
+        held = {r[0] for r in await self.fetch(
+            "look_up_claims", tenants=[t.tenant_id for t in releases], instances=[t.instance_id for t in releases],
+            fences=[t.fence for t in releases], worker_id=worker_id,
+        )} if releases else set()  # fmt: skip
+        found: list[Outcome | None] = []
+        for turn in turns:
+            if turn.history:
+                there = turn.history[0][9] in hashes
+            elif turn.starts:
+                there = turn.starts[0].id in born
+            else:
+                # Its id may be the caller's; the moment it was sent tells this very event from an earlier one.
+                event = turn.events[0]
+                there = (event.instance_id, event.id, event.sent_at) in kept
+            woken = turn.change is not None and turn.change.release and turn.instance_id in held
+            found.append(None if not there else Outcome.WOKEN if woken else Outcome.COMMITTED)
+        return found
+
+    async def commit_alone(
+        self, worker_id: bytes, work: Callable[[Any], Any], turn: Callable[[Any], Turn], timeout: float
+    ) -> Outcome:
+        """A transaction step: the author's writes and the turn in one transaction of their own."""
+        # The author's statements run with the database's own settings and search path, not with ours.
+        connection = await asyncpg.connect(
+            self.url, command_timeout=timeout,
+            server_settings={"application_name": "holdfast transaction", "idle_in_transaction_session_timeout": "12s"},
+        )  # fmt: skip
+        try:
+            transaction = connection.transaction()
+            await transaction.start()
+            try:
+                async with asyncio.timeout(timeout):
+                    batch = Batch([turn(await work(connection))])
+            except Exception as error:
+                await transaction.rollback()
+                raise HandlerRaised(error) from error
+            found = await PostgresCommits(connection).run(worker_id, batch, self.now())
+            if found[0] != 1:
+                await transaction.rollback()
+                live = await self.fetch("worker_is_live", worker_id=worker_id)
+                return Outcome.MOVED if live else Outcome.FENCED
+            await transaction.commit()
+        finally:
+            connection.terminate()
+        return Outcome.COMMITTED
+
+    # -- claims
+
+    async def claim(
+        self, worker_id: bytes, definitions: Sequence[tuple[str, int]], queue: str, limit: int, *, alone: bool
+    ) -> tuple[list[Claimed], int | None]:
+        """Claim due work; where there is none, say when the next falls due."""
+        keys, versions = [d[0] for d in definitions], [d[1] for d in definitions]
+        rows = await self.fetch(
+            "claim_instances", worker_id=worker_id, queue=queue, limit=limit, now=self.now(), alone=alone,
+            keys=keys, versions=versions,
+        )  # fmt: skip
+        if not rows:
+            return [], await self.next_due(definitions, queue)
+        again = [row for row in rows if row[8] > 1]  # fence 1: claimed for the first time, so nothing to read
+        past: dict[bytes, list[PastRow]] = {}
+        if again:
+            found = await self.fetch(
+                "read_histories", tenants=[r[0] for r in again], instances=[r[1] for r in again]
+            )  # fmt: skip
+            for instance_id, *row in found:
+                past.setdefault(instance_id, []).append(PastRow(*row))
+        events: dict[bytes, list[PendingEvent]] = {}
+        stirred = [row for row in rows if row[10] > 0]
+        if stirred:
+            found = await self.fetch(
+                "read_events", tenants=[r[0] for r in stirred], instances=[r[1] for r in stirred]
+            )  # fmt: skip
+            for instance_id, *row in found:
+                events.setdefault(instance_id, []).append(PendingEvent(*row))
+        return [claimed(row, past.get(row[1], []), events.get(row[1], [])) for row in rows], None
+
+    async def next_due(self, definitions: Sequence[tuple[str, int]], queue: str) -> int | None:
+        keys, versions = [d[0] for d in definitions], [d[1] for d in definitions]
+        [(due,)] = await self.fetch("next_due", queue=queue, keys=keys, versions=versions)
+        return None if due is None else int(due)
+
+    async def pending_events(self, tenant_id: str, instance_id: bytes) -> tuple[int, list[PendingEvent]]:
+        # The counter is read first: an event that arrives in between is seen, and merely counted again later.
+        [(woken,)] = await self.fetch("read_woken", tenant_id=tenant_id, id=instance_id)
+        rows = await self.fetch("read_events", tenants=[tenant_id], instances=[instance_id])
+        return woken, [PendingEvent(*row[1:]) for row in rows]
+
+    # -- workers
+
+    async def beat(self, connection: Any, worker_id: bytes) -> tuple[bool, int]:
+        """Renew the heartbeat. Answers whether this worker still lives, and the database's time."""
+        now, heartbeat_id = await connection.fetchrow(statement("beat_and_clock", "postgres").sql, worker_id)
+        return heartbeat_id is not None, now
+
+    async def others(self, connection: Any, worker_id: bytes) -> list[tuple[Any, ...]]:
+        return list(await connection.fetch(statement("unfenced_workers", "postgres").sql, worker_id))
+
+    async def release_on(self, connection: Any, worker_id: bytes, by: bytes, *, stopped: bool) -> int:
+        """Fence a worker and put its instances back, in one transaction."""
+        now = await connection.fetchval(statement("read_clock", "postgres").sql)
+        async with connection.transaction():
+            await connection.execute(statement("lock_worker", "postgres").sql, worker_id)
+            fence = statement("fence_worker", "postgres")
+            await connection.execute(fence.sql, *fence.bind({"now": now, "by": by, "worker_id": worker_id}))
+            if stopped:
+                mark = statement("mark_stopped", "postgres")
+                await connection.execute(mark.sql, *mark.bind({"now": now, "worker_id": worker_id}))
+            release = statement("release_claims", "postgres")
+            status = await connection.execute(release.sql, *release.bind({"now": now, "worker_id": worker_id}))
+        return int(status.rpartition(" ")[2])
+
+    async def worker_gone(self, worker_id: bytes) -> bool:
+        """A clean exit, or its session lock is free. A network partition can free the lock of a worker that lives."""
+        rows = await self.fetch("read_worker", worker_id=worker_id)
+        if not rows or rows[0][0] is not None:
+            return True
+        word = int(rows[0][1])
+        async with self._pool.acquire() as connection:
+            free = await connection.fetchval("select pg_try_advisory_lock($1)", word)
+            if free:
+                await connection.execute("select pg_advisory_unlock($1)", word)
+        return bool(free)
+
+    async def release_worker(self, worker_id: bytes, by: bytes, *, stopped: bool) -> int:
+        async with self._pool.acquire() as connection:
+            return await self.release_on(connection, worker_id, by, stopped=stopped)
+
+
+def shown_url(url: str) -> str:
+    """The URL without its password."""
+    from urllib.parse import urlsplit, urlunsplit
+
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")))

@@ -1,0 +1,112 @@
+-- name: claim_instances
+-- Claims rotate over tenants: walk the index from one (tenant, definition) to the next, one descent each, and
+-- take an equal share from every one that has due work. Definitions this worker does not know are stepped over.
+with recursive me as materialized (
+  select id from holdfast.workers where tenant_id = '*' and id = :worker_id and fenced_at is null for key share
+), heads as (
+  (select tenant_id, definition_key, definition_version, run_at from holdfast.instances
+   where queue = :queue and run_at is not null and locked_by is null
+   order by tenant_id, definition_key, definition_version, run_at limit 1)
+  union all
+  select n.tenant_id, n.definition_key, n.definition_version, n.run_at
+  from heads h cross join lateral (
+    select i.tenant_id, i.definition_key, i.definition_version, i.run_at from holdfast.instances i
+    where i.queue = :queue and i.run_at is not null and i.locked_by is null
+      and (i.tenant_id, i.definition_key, i.definition_version)
+        > (h.tenant_id, h.definition_key, h.definition_version)
+    order by i.tenant_id, i.definition_key, i.definition_version, i.run_at limit 1
+  ) n
+), due as materialized (
+  select h.tenant_id, h.definition_key, h.definition_version, h.run_at
+  from heads h
+  join unnest(:keys::text[], :versions::integer[]) as d(key, version)
+    on d.key = h.definition_key and d.version = h.definition_version
+  where h.run_at <= :now
+  order by h.run_at limit :limit
+), shares as materialized (
+  select greatest(:limit / greatest((select count(*) from due), 1), 1) as each
+), picked as materialized (
+  select i.tenant_id, i.id
+  from due d cross join lateral (
+    select j.tenant_id, j.id from holdfast.instances j
+    where j.queue = :queue and j.tenant_id = d.tenant_id and j.definition_key = d.definition_key
+      and j.definition_version = d.definition_version
+      and j.run_at <= :now and j.run_at is not null and j.locked_by is null and (j.attempts >= 2) = :alone
+    order by j.run_at limit (select each from shares)
+    for update skip locked
+  ) i
+)
+update holdfast.instances i set
+  locked_by = me.id, locked_at = :now, fence = i.fence + 1, attempts = i.attempts + 1, run_at = null,
+  status = case when i.status = 'compensating' then i.status else 'running' end, waiting_on = null,
+  started_at = coalesce(i.started_at, :now)
+from picked p cross join me
+where i.tenant_id = p.tenant_id and i.id = p.id
+returning i.tenant_id, i.id, i.kind, i.definition_key, i.definition_version, i.status, i.input, i.snapshot,
+  i.fence, i.attempts, i.woken, i.parent_id, i.parent_step, i.trace_id, i.created_at
+
+-- name: read_histories
+select h.instance_id, h.seq, h.type, h.name, h.payload, h.hash, h.at
+from unnest(:tenants::text[], :instances::bytea[]) as i(tenant_id, id)
+join holdfast.history h on h.tenant_id = i.tenant_id and h.instance_id = i.id
+order by h.instance_id, h.seq
+
+-- name: read_events
+select e.instance_id, e.id, e.kind, e.name, e.payload, e.sent_at
+from unnest(:tenants::text[], :instances::bytea[]) as i(tenant_id, id)
+join holdfast.events e on e.tenant_id = i.tenant_id and e.instance_id = i.id and e.consumed_seq is null
+order by e.instance_id, e.sent_at, e.id
+
+-- name: look_up_history
+select h.hash
+from unnest(:tenants::text[], :instances::bytea[], :seqs::bigint[]) as i(tenant_id, id, seq)
+join holdfast.history h on h.tenant_id = i.tenant_id and h.instance_id = i.id and h.seq = i.seq
+
+-- name: look_up_starts
+select n.id
+from unnest(:tenants::text[], :instances::bytea[]) as i(tenant_id, id)
+join holdfast.instances n on n.tenant_id = i.tenant_id and n.id = i.id
+
+-- name: look_up_events
+select e.instance_id, e.id, e.sent_at
+from unnest(:tenants::text[], :instances::bytea[], :ids::text[]) as i(tenant_id, instance_id, id)
+join holdfast.events e on e.tenant_id = i.tenant_id and e.instance_id = i.instance_id and e.id = i.id
+
+-- name: read_clock
+select (extract(epoch from clock_timestamp()) * 1000000)::bigint
+
+-- name: look_up_claims
+select n.id
+from unnest(:tenants::text[], :instances::bytea[], :fences::bigint[]) as i(tenant_id, id, fence)
+join holdfast.instances n
+  on n.tenant_id = i.tenant_id and n.id = i.id and n.fence = i.fence and n.locked_by = :worker_id
+
+-- name: next_due
+with recursive heads as (
+  (select tenant_id, definition_key, definition_version, run_at from holdfast.instances
+   where queue = :queue and run_at is not null and locked_by is null
+   order by tenant_id, definition_key, definition_version, run_at limit 1)
+  union all
+  select n.tenant_id, n.definition_key, n.definition_version, n.run_at
+  from heads h cross join lateral (
+    select i.tenant_id, i.definition_key, i.definition_version, i.run_at from holdfast.instances i
+    where i.queue = :queue and i.run_at is not null and i.locked_by is null
+      and (i.tenant_id, i.definition_key, i.definition_version)
+        > (h.tenant_id, h.definition_key, h.definition_version)
+    order by i.tenant_id, i.definition_key, i.definition_version, i.run_at limit 1
+  ) n
+)
+select min(h.run_at) from heads h
+join unnest(:keys::text[], :versions::integer[]) as d(key, version)
+  on d.key = h.definition_key and d.version = h.definition_version
+
+-- name: lock_worker
+-- Waits for the batch that holds it FOR KEY SHARE; from here on none can begin.
+select 1 from holdfast.workers where tenant_id = '*' and id = :worker_id for update
+
+-- name: beat_and_clock
+with beat as (
+  update holdfast.workers set heartbeat_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint
+  where tenant_id = '*' and id = :worker_id and fenced_at is null returning id
+)
+select (extract(epoch from clock_timestamp()) * 1000000)::bigint, (select id from beat)

@@ -1,0 +1,148 @@
+-- The parts of the one statement that commits a batch of turns. The store joins those parts that the batch
+-- needs; every part hangs on `won`, so a turn is written whole or not at all and never fails its neighbours.
+
+-- name: commit_me
+-- Fencing takes this row FOR UPDATE, heartbeats are non-key updates: only fencing waits for us, and we for it.
+me as materialized (
+  select id from holdfast.workers
+  where tenant_id = '*' and id = :worker_id and fenced_at is null
+  for key share
+)
+
+-- name: commit_won
+-- Inserting seq n+1 is the compare-and-set. A turn whose claim is gone or whose seq is taken is not returned.
+won as (
+  insert into holdfast.history (tenant_id, instance_id, seq, type, name, fence, at, payload, salt, hash)
+  select h.tenant_id, h.instance_id, h.seq, h.type, h.name, h.fence, h.at, h.payload, h.salt, h.hash
+  from me
+  cross join unnest(:first_1::text[], :first_2::bytea[], :first_3::bigint[], :first_4::text[], :first_5::text[],
+                    :first_6::bigint[], :first_7::bigint[], :first_8::bytea[], :first_9::bytea[], :first_10::bytea[])
+    as h(tenant_id, instance_id, seq, type, name, fence, at, payload, salt, hash)
+  cross join lateral (
+    -- `is not distinct from` and the limit keep this a look-up by primary key, whatever the statistics say.
+    select 1 from holdfast.instances i
+    where i.tenant_id = h.tenant_id and i.id = h.instance_id and i.fence = h.fence
+      and i.locked_by is not distinct from me.id
+    limit 1
+  ) claim
+  on conflict do nothing
+  returning tenant_id, instance_id
+)
+
+-- name: commit_more
+more as (
+  insert into holdfast.history (tenant_id, instance_id, seq, type, name, fence, at, payload, salt, hash)
+  select h.tenant_id, h.instance_id, h.seq, h.type, h.name, h.fence, h.at, h.payload, h.salt, h.hash
+  from unnest(:more_1::text[], :more_2::bytea[], :more_3::bigint[], :more_4::text[], :more_5::text[],
+              :more_6::bigint[], :more_7::bigint[], :more_8::bytea[], :more_9::bytea[], :more_10::bytea[])
+    as h(tenant_id, instance_id, seq, type, name, fence, at, payload, salt, hash)
+  join won on won.tenant_id = h.tenant_id and won.instance_id = h.instance_id
+)
+
+-- name: commit_changes
+-- `woken` decides whether the claim may go: an event this turn has not seen keeps it.
+changed as (
+  update holdfast.instances i set
+    status = case when not c.release or i.woken <= c.woken then c.status else i.status end,
+    waiting_on = case when not c.release or i.woken <= c.woken then c.waiting_on else i.waiting_on end,
+    run_at = case when c.release and i.woken <= c.woken then c.run_at else null end,
+    locked_by = case when c.release and i.woken <= c.woken then null else i.locked_by end,
+    attempts = 0,
+    seq = c.seq,
+    hash = c.hash,
+    result = coalesce(c.result, i.result),
+    last_error = coalesce(c.last_error, i.last_error),
+    compensation = coalesce(c.compensation, i.compensation),
+    snapshot = coalesce(c.snapshot, i.snapshot),
+    current_state = coalesce(c.current_state, i.current_state),
+    completed_at = c.completed_at
+  from unnest(:change_1::text[], :change_2::bytea[], :change_3::bigint[], :change_4::text[], :change_5::text[],
+              :change_6::bigint[], :change_7::boolean[], :change_8::bigint[], :change_9::bigint[], :change_10::bytea[],
+              :change_11::bytea[], :change_12::bytea[], :change_13::text[], :change_14::bytea[], :change_15::text[],
+              :change_16::bigint[])
+    as c(tenant_id, id, fence, status, waiting_on, run_at, release, woken, seq, hash, result, last_error,
+         compensation, snapshot, current_state, completed_at)
+  join won on won.tenant_id = c.tenant_id and won.instance_id = c.id
+  where i.tenant_id = c.tenant_id and i.id = c.id and i.fence = c.fence
+  returning i.id, (c.release and i.locked_by is not null) as kept
+)
+
+-- name: commit_starts
+started as (
+  insert into holdfast.instances (tenant_id, id, kind, definition_key, definition_version, business_key, status,
+                                  queue, priority, run_at, input, parent_id, parent_step, trace_id, created_at)
+  select s.tenant_id, s.id, s.kind, s.definition_key, s.definition_version, s.business_key, 'pending',
+         s.queue, s.priority, s.run_at, s.input, s.parent_id, s.parent_step, s.trace_id, s.created_at
+  from unnest(:start_1::text[], :start_2::bytea[], :start_3::text[], :start_4::text[], :start_5::integer[],
+              :start_6::text[], :start_7::text[], :start_8::integer[], :start_9::bigint[], :start_10::bytea[],
+              :start_11::bytea[], :start_12::text[], :start_13::text[], :start_14::bigint[], :start_15::bytea[])
+    as s(tenant_id, id, kind, definition_key, definition_version, business_key, queue, priority, run_at, input,
+         parent_id, parent_step, trace_id, created_at, by)
+  where s.by is null or exists (select 1 from won where won.tenant_id = s.tenant_id and won.instance_id = s.by)
+  on conflict do nothing
+  returning id
+)
+
+-- name: commit_events
+-- An event for an instance that has ended is not kept: its sender is told.
+sent as (
+  insert into holdfast.events (tenant_id, instance_id, id, kind, name, payload, sent_at)
+  select e.tenant_id, e.instance_id, e.id, e.kind, e.name, e.payload, e.sent_at
+  from unnest(:event_1::text[], :event_2::bytea[], :event_3::text[], :event_4::text[], :event_5::text[],
+              :event_6::bytea[], :event_7::bigint[], :event_8::bytea[])
+    as e(tenant_id, instance_id, id, kind, name, payload, sent_at, by)
+  join holdfast.instances i on i.tenant_id = e.tenant_id and i.id = e.instance_id and i.completed_at is null
+  where e.by is null or exists (select 1 from won where won.tenant_id = e.tenant_id and won.instance_id = e.by)
+  on conflict do nothing
+  returning tenant_id, instance_id
+), woken as (
+  update holdfast.instances i set
+    woken = i.woken + w.events,
+    run_at = case when i.locked_by is null and i.completed_at is null
+                  then least(coalesce(i.run_at, :now), :now) else i.run_at end
+  from (select tenant_id, instance_id, count(*) as events from sent group by tenant_id, instance_id) w
+  where i.tenant_id = w.tenant_id and i.id = w.instance_id
+)
+
+-- name: commit_consumed
+consumed as (
+  update holdfast.events e set consumed_seq = c.seq
+  from unnest(:consumed_1::text[], :consumed_2::bytea[], :consumed_3::text[], :consumed_4::bigint[])
+    as c(tenant_id, instance_id, id, seq)
+  join won on won.tenant_id = c.tenant_id and won.instance_id = c.instance_id
+  where e.tenant_id = c.tenant_id and e.instance_id = c.instance_id and e.id = c.id and e.consumed_seq is null
+)
+
+-- name: commit_effects
+effected as (
+  insert into holdfast.effects (tenant_id, id, instance_id, step, mode, state, attempt, idempotency_key,
+    request_hash, request, fence, worker_id, first_started_at, started_at, not_after, opens_at, settled_at,
+    receipt, last_error, resolution, resolved_by, reason)
+  select f.* from unnest(:effect_1::text[], :effect_2::bytea[], :effect_3::bytea[], :effect_4::text[],
+      :effect_5::text[], :effect_6::text[], :effect_7::integer[], :effect_8::text[], :effect_9::bytea[],
+      :effect_10::bytea[], :effect_11::bigint[], :effect_12::bytea[], :effect_13::bigint[], :effect_14::bigint[],
+      :effect_15::bigint[], :effect_16::bigint[], :effect_17::bigint[], :effect_18::bytea[], :effect_19::bytea[],
+      :effect_20::text[], :effect_21::text[], :effect_22::text[])
+    as f(tenant_id, id, instance_id, step, mode, state, attempt, idempotency_key, request_hash, request, fence,
+         worker_id, first_started_at, started_at, not_after, opens_at, settled_at, receipt, last_error, resolution,
+         resolved_by, reason)
+  join won on won.tenant_id = f.tenant_id and won.instance_id = f.instance_id
+  on conflict (tenant_id, id) do update set
+    state = excluded.state, attempt = excluded.attempt,
+    -- Whoever made the call stays named, whoever finds out about it later.
+    fence = case when excluded.state = 'started' then excluded.fence else effects.fence end,
+    worker_id = case when excluded.state = 'started' then excluded.worker_id else effects.worker_id end,
+    started_at = excluded.started_at, not_after = excluded.not_after, opens_at = excluded.opens_at,
+    settled_at = excluded.settled_at, receipt = excluded.receipt, last_error = excluded.last_error,
+    resolution = excluded.resolution, resolved_by = excluded.resolved_by, reason = excluded.reason
+)
+
+-- name: commit_dead_letters
+buried as (
+  insert into holdfast.dead_letters (tenant_id, id, source, instance_id, definition_key, reason, payload, created_at)
+  select d.* from unnest(:dead_1::text[], :dead_2::bytea[], :dead_3::text[], :dead_4::bytea[], :dead_5::text[],
+                         :dead_6::text[], :dead_7::bytea[], :dead_8::bigint[])
+    as d(tenant_id, id, source, instance_id, definition_key, reason, payload, created_at)
+  join won on won.tenant_id = d.tenant_id and won.instance_id = d.instance_id
+  on conflict do nothing
+)

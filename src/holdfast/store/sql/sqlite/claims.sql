@@ -1,0 +1,42 @@
+-- name: next_head
+-- One step of the walk from one (tenant, definition) with scheduled work to the next: one descent of the index.
+select tenant_id, definition_key, definition_version, run_at from holdfast.instances
+where queue = :queue and run_at is not null and locked_by is null
+  and (tenant_id, definition_key, definition_version) > (:tenant_id, :key, :version)
+order by tenant_id, definition_key, definition_version, run_at limit 1
+
+-- name: claim_share
+-- One writer at a time in SQLite, so this cannot race; the PostgreSQL twin adds skip locked.
+update holdfast.instances set
+  locked_by = :worker_id, locked_at = :now, fence = fence + 1, attempts = attempts + 1, run_at = null,
+  status = case when status = 'compensating' then status else 'running' end, waiting_on = null,
+  started_at = coalesce(started_at, :now)
+where (tenant_id, id) in (
+  select tenant_id, id from holdfast.instances
+  where queue = :queue and tenant_id = :tenant_id and definition_key = :key and definition_version = :version
+    and run_at <= :now and run_at is not null and locked_by is null and (attempts >= 2) = :alone
+  order by run_at limit :limit
+)
+returning tenant_id, id, kind, definition_key, definition_version, status, input, snapshot,
+  fence, attempts, woken, parent_id, parent_step, trace_id, created_at
+
+-- name: read_history_of
+select seq, type, name, payload, hash, at from holdfast.history
+where tenant_id = :tenant_id and instance_id = :instance_id order by seq
+
+-- name: read_events_of
+select id, kind, name, payload, sent_at from holdfast.events
+where tenant_id = :tenant_id and instance_id = :instance_id and consumed_seq is null order by sent_at, id
+
+-- name: look_up_history_row
+select hash from holdfast.history where tenant_id = :tenant_id and instance_id = :instance_id and seq = :seq
+
+-- name: look_up_start
+select 1 from holdfast.instances where tenant_id = :tenant_id and id = :id
+
+-- name: look_up_event
+select sent_at from holdfast.events where tenant_id = :tenant_id and instance_id = :instance_id and id = :id
+
+-- name: look_up_claim
+select 1 from holdfast.instances
+where tenant_id = :tenant_id and id = :id and fence = :fence and locked_by = :worker_id

@@ -1,0 +1,81 @@
+-- The parts of a commit, each run once per chunk of rows; {rows} becomes (?,?,…),(?,?,…). One writer at a time,
+-- so the guards are counted: any count that is off rolls back and the turns are tried one by one.
+
+-- name: commit_guard
+with h(tenant_id, instance_id, fence) as (values {rows})
+select count(*) from h join holdfast.instances i
+  on i.tenant_id = h.tenant_id and i.id = h.instance_id and i.locked_by = :worker_id and i.fence = h.fence
+
+-- name: commit_history
+insert into holdfast.history (tenant_id, instance_id, seq, type, name, fence, at, payload, salt, hash) values {rows}
+
+-- name: commit_changes
+with c(tenant_id, id, fence, status, waiting_on, run_at, release, woken, seq, hash, result, last_error,
+       compensation, snapshot, current_state, completed_at) as (values {rows})
+update holdfast.instances as i set
+  status = case when not c.release or i.woken <= c.woken then c.status else i.status end,
+  waiting_on = case when not c.release or i.woken <= c.woken then c.waiting_on else i.waiting_on end,
+  run_at = case when c.release and i.woken <= c.woken then c.run_at else null end,
+  locked_by = case when c.release and i.woken <= c.woken then null else i.locked_by end,
+  attempts = 0,
+  seq = c.seq,
+  hash = c.hash,
+  result = coalesce(c.result, i.result),
+  last_error = coalesce(c.last_error, i.last_error),
+  compensation = coalesce(c.compensation, i.compensation),
+  snapshot = coalesce(c.snapshot, i.snapshot),
+  current_state = coalesce(c.current_state, i.current_state),
+  completed_at = c.completed_at
+from c
+where i.tenant_id = c.tenant_id and i.id = c.id and i.fence = c.fence
+returning id, locked_by is not null
+
+-- name: commit_starts
+with s(tenant_id, id, kind, definition_key, definition_version, business_key, queue, priority, run_at, input,
+       parent_id, parent_step, trace_id, created_at, by_id) as (values {rows})
+insert into holdfast.instances (tenant_id, id, kind, definition_key, definition_version, business_key, status,
+                                queue, priority, run_at, input, parent_id, parent_step, trace_id, created_at)
+select s.tenant_id, s.id, s.kind, s.definition_key, s.definition_version, s.business_key, 'pending',
+       s.queue, s.priority, s.run_at, s.input, s.parent_id, s.parent_step, s.trace_id, s.created_at
+from s where true
+on conflict do nothing
+returning id
+
+-- name: commit_events
+with e(tenant_id, instance_id, id, kind, name, payload, sent_at, by_id) as (values {rows})
+insert into holdfast.events (tenant_id, instance_id, id, kind, name, payload, sent_at)
+select e.tenant_id, e.instance_id, e.id, e.kind, e.name, e.payload, e.sent_at
+from e join holdfast.instances i on i.tenant_id = e.tenant_id and i.id = e.instance_id and i.completed_at is null
+where true
+on conflict do nothing
+returning tenant_id, instance_id, id
+
+-- name: commit_woken
+with w(tenant_id, instance_id, events, now) as (values {rows})
+update holdfast.instances as i set
+  woken = i.woken + w.events,
+  run_at = case when i.locked_by is null and i.completed_at is null
+                then min(coalesce(i.run_at, w.now), w.now) else i.run_at end
+from w where i.tenant_id = w.tenant_id and i.id = w.instance_id
+
+-- name: commit_consumed
+with c(tenant_id, instance_id, id, seq) as (values {rows})
+update holdfast.events as e set consumed_seq = c.seq from c
+where e.tenant_id = c.tenant_id and e.instance_id = c.instance_id and e.id = c.id and e.consumed_seq is null
+
+-- name: commit_effects
+insert into holdfast.effects (tenant_id, id, instance_id, step, mode, state, attempt, idempotency_key,
+  request_hash, request, fence, worker_id, first_started_at, started_at, not_after, opens_at, settled_at,
+  receipt, last_error, resolution, resolved_by, reason) values {rows}
+on conflict (tenant_id, id) do update set
+  state = excluded.state, attempt = excluded.attempt,
+  -- Whoever made the call stays named, whoever finds out about it later.
+  fence = case when excluded.state = 'started' then excluded.fence else holdfast.effects.fence end,
+  worker_id = case when excluded.state = 'started' then excluded.worker_id else holdfast.effects.worker_id end,
+  started_at = excluded.started_at, not_after = excluded.not_after, opens_at = excluded.opens_at,
+  settled_at = excluded.settled_at, receipt = excluded.receipt, last_error = excluded.last_error,
+  resolution = excluded.resolution, resolved_by = excluded.resolved_by, reason = excluded.reason
+
+-- name: commit_dead_letters
+insert into holdfast.dead_letters (tenant_id, id, source, instance_id, definition_key, reason, payload, created_at)
+values {rows} on conflict do nothing

@@ -1,0 +1,68 @@
+-- name: worker_is_live
+select 1 from holdfast.workers where tenant_id = '*' and id = :worker_id and fenced_at is null
+
+-- name: read_woken
+select woken from holdfast.instances where tenant_id = :tenant_id and id = :id
+
+-- name: register_worker
+insert into holdfast.workers (tenant_id, id, host, pid, started_at, heartbeat_at, liveness, definitions)
+values ('*', :id, :host, :pid, :now, :now, :liveness, :definitions)
+
+-- name: stop_worker
+update holdfast.workers set stopped_at = :now, fenced_at = coalesce(fenced_at, :now)
+where tenant_id = '*' and id = :worker_id
+
+-- name: list_workers
+select id, host, pid, started_at, heartbeat_at, stopped_at, fenced_at, fenced_by, liveness, definitions,
+  (select count(*) from holdfast.instances i where i.locked_by = w.id) as holds
+from holdfast.workers w where tenant_id = '*' order by started_at desc limit :limit
+
+-- name: unfenced_workers
+select id, heartbeat_at, liveness from holdfast.workers
+where tenant_id = '*' and fenced_at is null and id <> :worker_id
+
+-- name: fence_worker
+-- On PostgreSQL its row was taken FOR UPDATE first: batches of that worker are done, or will see the fence.
+update holdfast.workers set fenced_at = :now, fenced_by = :by
+where tenant_id = '*' and id = :worker_id and fenced_at is null
+
+-- name: release_claims
+-- A turn committed under the lost claim proves the instance harmless so far: its attempts start again.
+update holdfast.instances as i set locked_by = null, locked_at = null, run_at = :now,
+  attempts = case when exists (select 1 from holdfast.history h where h.tenant_id = i.tenant_id
+                               and h.instance_id = i.id and h.fence = i.fence) then 0 else i.attempts end
+where i.locked_by = :worker_id
+
+-- name: suspects
+-- Due instances whose worker died twice before they committed anything: they run alone.
+select distinct definition_key, definition_version from holdfast.instances
+where queue = :queue and run_at is not null and locked_by is null and run_at <= :now and attempts >= 2
+
+-- name: woken_claims
+select tenant_id, id, woken from holdfast.instances where locked_by = :worker_id and woken > 0
+
+-- name: release_claim
+update holdfast.instances set locked_by = null, locked_at = null, run_at = :run_at
+where tenant_id = :tenant_id and id = :id and fence = :fence and locked_by = :worker_id
+
+-- name: observe_effect
+insert into holdfast.effect_observations
+  (tenant_id, id, effect_id, instance_id, worker_id, fence, attempt, observed_at, outcome, payload)
+values (:tenant_id, :id, :effect_id, :instance_id, :worker_id, :fence, :attempt, :observed_at, :outcome, :payload)
+
+-- name: mark_stopped
+update holdfast.workers set stopped_at = :now where tenant_id = '*' and id = :worker_id
+
+-- name: beat
+update holdfast.workers set heartbeat_at = :now where tenant_id = '*' and id = :worker_id and fenced_at is null
+
+-- name: read_worker
+select stopped_at, liveness from holdfast.workers where tenant_id = '*' and id = :worker_id
+
+-- name: verify_instances
+-- Every instance with history, a page at a time, with the head its row remembers.
+select tenant_id, id, seq, hash, input, status, locked_by from holdfast.instances
+where (tenant_id, id) > (:tenant_id, :id) order by tenant_id, id limit :limit
+
+-- name: count_instances
+select count(*) from holdfast.instances

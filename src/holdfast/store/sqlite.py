@@ -1,0 +1,472 @@
+"""The store on SQLite: apsw, WAL, synchronous=FULL, one writer thread that takes whole transactions.
+
+Acknowledged means on disk. Several processes may share the file; the writer waits for the others' locks, so
+nobody ever sees "database is locked".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from holdfast.engine.errors import BadDefinition, HoldfastError, StoreUnavailable
+from holdfast.engine.turns import Outcome, Turn
+from holdfast.store.batch import Batch
+from holdfast.store.migrate import migrate_sqlite
+from holdfast.store.port import Claimed, HandlerRaised, PastRow, PendingEvent, claimed
+from holdfast.store.statements import statement, texts, translate
+
+T = TypeVar("T")
+CHUNKS = (128, 32, 8, 1)  # rows per multi-row statement: few sizes, so that few statements are prepared
+
+
+def connect(path: str) -> apsw.Connection:
+    connection = apsw.Connection(path, statementcachesize=200)
+    connection.set_busy_timeout(60_000)
+    connection.execute("pragma journal_mode = wal")
+    connection.execute(
+        "pragma synchronous = full; pragma foreign_keys = on; pragma recursive_triggers = on;"
+        "pragma wal_autocheckpoint = 4000; pragma cache_size = -65536; pragma temp_store = memory"
+    )
+    return connection
+
+
+class WriterThread:
+    """The only thread that writes. Jobs are whole transactions; each answers on the loop that asked."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._jobs: queue.SimpleQueue[tuple[Callable[[apsw.Connection], Any], Any, Any] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        connection = connect(self.path)
+        while (job := self._jobs.get()) is not None:
+            work, loop, future = job
+            try:
+                answer, error = work(connection), None
+            except BaseException as raised:
+                answer, error = None, raised
+            if connection.in_transaction:  # a job that failed half-way leaves nothing behind
+                connection.execute("rollback")
+            try:
+                loop.call_soon_threadsafe(_settle, future, answer, error)
+            except RuntimeError:
+                continue  # the loop that asked is gone; what was committed stays committed
+        connection.close()
+
+    def ask(self, work: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
+        loop = asyncio.get_running_loop()
+        if threading.current_thread() is self._thread:
+            raise HoldfastError("a transaction handler cannot call Holdfast: it would wait for itself")
+        future: asyncio.Future[T] = loop.create_future()
+        self._jobs.put((work, loop, future))
+        return future
+
+    async def close(self) -> None:
+        self._jobs.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+
+def _settle(future: asyncio.Future[Any], answer: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(answer)
+
+
+class _Lost(Exception):
+    """A guard's count was off: some turn in this batch is not the winner."""
+
+
+class SqliteCommits:
+    """Applies batches inside an open transaction."""
+
+    def __init__(self) -> None:
+        self._sql: dict[tuple[str, int, int], str] = {}
+
+    def _rows_sql(self, name: str, width: int, count: int) -> str:
+        key = (name, width, count)
+        sql = self._sql.get(key)
+        if sql is None:
+            row = "(" + ",".join("?" * width) + ")"
+            text = texts("sqlite")[name].replace("{rows}", ",".join([row] * count)).replace(":worker_id", "?")
+            sql = self._sql[key] = translate(text, "sqlite").sql
+        return sql
+
+    def each_chunk(
+        self, connection: apsw.Connection, name: str, rows: Sequence[tuple[Any, ...]], tail: tuple[Any, ...] = ()
+    ) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = []
+        at, left = 0, len(rows)
+        for size in CHUNKS:
+            while left >= size:
+                values: list[Any] = []
+                for row in rows[at : at + size]:
+                    values += row
+                sql = self._rows_sql(name, len(rows[0]), size)
+                found += connection.execute(sql, (*values, *tail))
+                at, left = at + size, left - size
+        return found
+
+    def apply(self, connection: apsw.Connection, worker_id: bytes | None, batch: Batch, now: int) -> set[bytes]:
+        """Write the batch, or raise _Lost with nothing decided. Returns the instances whose claim is kept."""
+        kept: set[bytes] = set()
+        if batch.first:
+            assert worker_id is not None
+            live = statement("worker_is_live", "sqlite").sql
+            if connection.execute(live, (worker_id,)).fetchone() is None:
+                raise _Lost
+            guards = [(row[0], row[1], row[5]) for row in batch.first]
+            if sum(n for (n,) in self.each_chunk(connection, "commit_guard", guards, (worker_id,))) != len(guards):
+                raise _Lost
+            try:
+                self.each_chunk(connection, "commit_history", batch.first)
+                if batch.more:
+                    self.each_chunk(connection, "commit_history", batch.more)
+            except apsw.ConstraintError as error:
+                raise _Lost from error
+        if batch.changes:
+            changed = self.each_chunk(connection, "commit_changes", batch.changes)
+            if len(changed) != len(batch.changes):
+                raise _Lost
+            kept = {id_ for id_, locked in changed if locked}
+        # What a worker's turn starts or sends may be there already (a child's id is derived): its own row decides.
+        facts_decide = len(batch.turns) > 1 or not batch.first
+        if batch.starts:
+            started = self.each_chunk(connection, "commit_starts", batch.starts)
+            if len(started) != len(batch.starts) and facts_decide:
+                raise _Lost
+        if batch.events:
+            sent = self.each_chunk(connection, "commit_events", batch.events)
+            if len(sent) != len(batch.events) and facts_decide:
+                raise _Lost
+            wakes: dict[tuple[str, bytes], int] = {}
+            for tenant_id, instance_id, _ in sent:
+                wakes[tenant_id, instance_id] = wakes.get((tenant_id, instance_id), 0) + 1
+            if wakes:
+                self.each_chunk(connection, "commit_woken", [(t, i, n, now) for (t, i), n in wakes.items()])
+        if batch.consumed:
+            self.each_chunk(connection, "commit_consumed", batch.consumed)
+        if batch.effects:
+            self.each_chunk(connection, "commit_effects", batch.effects)
+        if batch.dead_letters:
+            self.each_chunk(connection, "commit_dead_letters", batch.dead_letters)
+        return kept
+
+
+class SqliteStore:
+    dialect = "sqlite"
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.path = url.removeprefix("sqlite:///")
+        self._commits = SqliteCommits()
+        self._writer: WriterThread | None = None
+        self._reader: WriterThread | None = None
+        self._last = 0
+        self.clock: Callable[[], int] | None = None
+
+    async def open(self, *, migrate: bool) -> None:
+        if migrate:
+            Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+        elif not Path(self.path).exists():
+            raise StoreUnavailable(f"no SQLite file at {self.path}: run `holdfast migrate`, or correct the URL")
+        try:
+            connection = connect(self.path)
+        except apsw.Error as error:
+            raise StoreUnavailable(
+                f"cannot open the SQLite file {self.path}: {error}: check the path, its permissions and the disk"
+            ) from error
+        try:
+            migrate_sqlite(connection, apply=migrate, where=f"the SQLite file {self.path}")
+        except apsw.NotADBError as error:
+            raise StoreUnavailable(f"{self.path} is not a SQLite database: correct the URL") from error
+        finally:
+            connection.close()
+        self._writer = WriterThread(self.path)
+        self._reader = WriterThread(self.path)
+
+    async def close(self) -> None:
+        for thread in (self._writer, self._reader):
+            if thread is not None:
+                await thread.close()
+
+    def now(self) -> int:
+        """The machine's clock, which here is the database's too. It never runs backwards."""
+        if self.clock is not None:
+            return self.clock()
+        self._last = max(self._last, time.time_ns() // 1000)
+        return self._last
+
+    def hint(self, turn: Turn) -> None:
+        """Other processes find out by polling; this one was told directly."""
+
+    def on_hint(self, service: Any) -> None: ...
+
+    # -- statements
+
+    async def fetch(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
+        found = statement(name, "sqlite")
+        bound = found.bind(values)
+        assert self._reader is not None
+        return await self._reader.ask(lambda c: c.execute(found.sql, bound).fetchall())
+
+    async def write(self, name: str, **values: Any) -> int:
+        found = statement(name, "sqlite")
+        bound = found.bind(values)
+
+        def work(connection: apsw.Connection) -> int:
+            connection.execute(found.sql, bound)
+            return connection.changes()
+
+        assert self._writer is not None
+        return await self._writer.ask(work)
+
+    async def in_transaction(self, work: Callable[[apsw.Connection], T]) -> T:
+        def whole(connection: apsw.Connection) -> T:
+            connection.execute("begin immediate")
+            answer = work(connection)
+            connection.execute("commit")
+            return answer
+
+        assert self._writer is not None
+        return await self._writer.ask(whole)
+
+    # -- turns
+
+    async def commit(self, worker_id: bytes | None, turns: Sequence[Turn]) -> list[Outcome]:
+        now = self.now()
+
+        def work(connection: apsw.Connection) -> list[Outcome]:
+            connection.execute("begin immediate")
+            try:
+                kept = self._commits.apply(connection, worker_id, Batch(turns), now)
+            except _Lost:
+                connection.execute("rollback")
+                return self._one_by_one(connection, worker_id, turns, now)
+            connection.execute("commit")
+            return _committed(turns, kept)
+
+        assert self._writer is not None
+        return await self._writer.ask(work)
+
+    def _one_by_one(
+        self, connection: apsw.Connection, worker_id: bytes | None, turns: Sequence[Turn], now: int
+    ) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        connection.execute("begin immediate")
+        for turn in turns:
+            connection.execute("savepoint turn")
+            try:
+                kept = self._commits.apply(connection, worker_id, Batch([turn]), now)
+                outcomes += _committed([turn], kept)
+            except _Lost:
+                connection.execute("rollback to turn")
+                there = self._found(connection, worker_id, turn)
+                if there is None:
+                    live = statement("worker_is_live", "sqlite").sql
+                    mine = not turn.fence or connection.execute(live, (worker_id,)).fetchone() is not None
+                    there = Outcome.MOVED if mine else Outcome.FENCED
+                outcomes.append(there)
+            connection.execute("release turn")
+        connection.execute("commit")
+        return outcomes
+
+    @staticmethod
+    def _is_there(connection: apsw.Connection, turn: Turn) -> bool:
+        if turn.history:
+            row = turn.history[0]
+            sql = statement("look_up_history_row", "sqlite").sql
+            return connection.execute(sql, (row[0], row[1], row[2])).fetchone() == (row[9],)
+        if turn.starts:
+            sql = statement("look_up_start", "sqlite").sql
+            return connection.execute(sql, (turn.tenant_id, turn.starts[0].id)).fetchone() is not None
+        event = turn.events[0]
+        sql = statement("look_up_event", "sqlite").sql
+        # Its id may be the caller's; the moment it was sent tells this very event from an earlier one.
+        return connection.execute(sql, (event.tenant_id, event.instance_id, event.id)).fetchone() == (event.sent_at,)
+
+    def _found(self, connection: apsw.Connection, worker_id: bytes | None, turn: Turn) -> Outcome | None:
+        if not self._is_there(connection, turn):
+            return None
+        if turn.change is not None and turn.change.release:
+            sql = statement("look_up_claim", "sqlite").sql
+            if connection.execute(sql, (turn.tenant_id, turn.instance_id, turn.fence, worker_id)).fetchone():
+                return Outcome.WOKEN
+        return Outcome.COMMITTED
+
+    async def look_up(self, worker_id: bytes | None, turns: Sequence[Turn]) -> list[Outcome | None]:
+        """Which turns are there: found by the row that only this very turn could have written."""
+        assert self._writer is not None
+        return await self._writer.ask(lambda c: [self._found(c, worker_id, turn) for turn in turns])
+
+    async def commit_alone(
+        self, worker_id: bytes, work: Callable[[Any], Any], turn: Callable[[Any], Turn], timeout: float
+    ) -> Outcome:
+        """A transaction step: the author's writes and the turn in one transaction, on the writer's thread."""
+        now = self.now()
+
+        def whole(connection: apsw.Connection) -> Outcome:
+            connection.execute("begin immediate")
+            timer = threading.Timer(timeout, connection.interrupt)
+            timer.start()
+            try:
+                batch = Batch([turn(work(connection))])
+                if not connection.in_transaction:
+                    raise BadDefinition(
+                        "the handler ended the transaction itself: leave commit and rollback to Holdfast"
+                    )
+            except Exception as error:
+                raise HandlerRaised(error) from error
+            finally:
+                timer.cancel()
+            try:
+                self._commits.apply(connection, worker_id, batch, now)
+            except _Lost:
+                connection.execute("rollback")
+                live = statement("worker_is_live", "sqlite").sql
+                return Outcome.MOVED if connection.execute(live, (worker_id,)).fetchone() else Outcome.FENCED
+            connection.execute("commit")
+            return Outcome.COMMITTED
+
+        assert self._writer is not None
+        return await self._writer.ask(whole)
+
+    # -- claims
+
+    async def claim(
+        self, worker_id: bytes, definitions: Sequence[tuple[str, int]], queue: str, limit: int, *, alone: bool
+    ) -> tuple[list[Claimed], int | None]:
+        """Claim due work; where there is none, say when the next falls due."""
+        now = self.now()
+        known = set(definitions)
+
+        def work(connection: apsw.Connection) -> tuple[list[Claimed], int | None]:
+            found = self._heads(connection, queue, known)
+            heads = [at for due, at in found if due <= now]
+            if not heads:
+                return [], found[0][0] if found else None
+            connection.execute("begin immediate")
+            live = statement("worker_is_live", "sqlite").sql
+            if connection.execute(live, (worker_id,)).fetchone() is None:
+                connection.execute("rollback")
+                return [], None
+            heads = heads[:limit]
+            share = statement("claim_share", "sqlite")
+            rows: list[tuple[Any, ...]] = []
+            for tenant_id, key, version in heads:
+                values = {
+                    "worker_id": worker_id, "now": now, "queue": queue, "tenant_id": tenant_id, "key": key,
+                    "version": version, "alone": alone, "limit": max(limit // len(heads), 1),
+                }  # fmt: skip
+                rows += connection.execute(share.sql, share.bind(values))
+            connection.execute("commit")
+            return [self._claimed(connection, row) for row in rows], None
+
+        assert self._writer is not None
+        return await self._writer.ask(work)
+
+    @staticmethod
+    def _heads(
+        connection: apsw.Connection, queue: str, known: set[tuple[str, int]]
+    ) -> list[tuple[int, tuple[str, str, int]]]:
+        """The earliest run_at of every (tenant, definition) that has scheduled work, oldest first."""
+        head = statement("next_head", "sqlite")
+        at = ("", "", 0)
+        found = []
+        while True:
+            values = {"queue": queue, "tenant_id": at[0], "key": at[1], "version": at[2]}
+            row = connection.execute(head.sql, head.bind(values)).fetchone()
+            if row is None:
+                break
+            at = row[:3]
+            if (row[1], row[2]) in known:
+                found.append((row[3], at))
+        return sorted(found)
+
+    @staticmethod
+    def _claimed(connection: apsw.Connection, row: tuple[Any, ...]) -> Claimed:
+        past: list[PastRow] = []
+        events: list[PendingEvent] = []
+        key = (row[0], row[1])
+        if row[8] > 1:  # fence 1: claimed for the first time, so nothing to read
+            past = [PastRow(*r) for r in connection.execute(statement("read_history_of", "sqlite").sql, key)]
+        if row[10] > 0:
+            events = [PendingEvent(*r) for r in connection.execute(statement("read_events_of", "sqlite").sql, key)]
+        return claimed(row, past, events)
+
+    async def next_due(self, definitions: Sequence[tuple[str, int]], queue: str) -> int | None:
+        assert self._reader is not None
+        heads = await self._reader.ask(lambda c: self._heads(c, queue, set(definitions)))
+        return heads[0][0] if heads else None
+
+    async def pending_events(self, tenant_id: str, instance_id: bytes) -> tuple[int, list[PendingEvent]]:
+        def work(connection: apsw.Connection) -> tuple[int, list[PendingEvent]]:
+            key = (tenant_id, instance_id)
+            [(woken,)] = connection.execute(statement("read_woken", "sqlite").sql, key)
+            rows = connection.execute(statement("read_events_of", "sqlite").sql, key)
+            return woken, [PendingEvent(*row) for row in rows]
+
+        assert self._reader is not None
+        return await self._reader.ask(work)
+
+    # -- workers
+
+    @property
+    def locks(self) -> Path:
+        """Where the workers of this file keep their lock files."""
+        return Path(self.path + "-workers")
+
+    def lock_is_free(self, word: str) -> bool:
+        """Whether the process that held this lock file is gone. A stopped process still holds it."""
+        try:
+            file = os.open(self.locks / word, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(file)
+        return True
+
+    async def worker_gone(self, worker_id: bytes) -> bool:
+        """A clean exit, or the OS has freed its lock."""
+        rows = await self.fetch("read_worker", worker_id=worker_id)
+        return not rows or rows[0][0] is not None or self.lock_is_free(rows[0][1])
+
+    async def release_worker(self, worker_id: bytes, by: bytes, *, stopped: bool) -> int:
+        """Fence a worker and put its instances back, in one transaction."""
+        values = {"now": self.now(), "by": by, "worker_id": worker_id}
+
+        def work(connection: apsw.Connection) -> int:
+            names = ["fence_worker", "mark_stopped"] if stopped else ["fence_worker"]
+            for name in [*names, "release_claims"]:
+                found = statement(name, "sqlite")
+                connection.execute(found.sql, found.bind(values))
+            return connection.changes()
+
+        return await self.in_transaction(work)
+
+
+def _committed(turns: Sequence[Turn], kept: set[bytes]) -> list[Outcome]:
+    if not kept:
+        return [Outcome.COMMITTED] * len(turns)
+    return [
+        Outcome.WOKEN if t.change is not None and t.change.release and t.instance_id in kept else Outcome.COMMITTED
+        for t in turns
+    ]

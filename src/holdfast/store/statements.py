@@ -1,0 +1,70 @@
+"""Named SQL statements, read from `sql/*.sql` once and translated for the database that runs them.
+
+The common tongue is written once with `:name` parameters and tables as `holdfast.instances`. PostgreSQL gets
+`$1` and the schema `holdfast`; SQLite gets `?1` and the prefix `holdfast_`. `sql/postgres/` and `sql/sqlite/`
+hold the few statements that must differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal, NamedTuple
+
+Dialect = Literal["sqlite", "postgres"]
+_NAME = re.compile(r"^-- name: (\w+)\s*$", re.M)
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
+
+
+class Statement(NamedTuple):
+    sql: str
+    parameters: tuple[str, ...]
+
+    def bind(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        return tuple(values[name] for name in self.parameters)
+
+
+def translate(text: str, dialect: Dialect) -> Statement:
+    names: list[str] = []
+
+    def place(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in names:
+            names.append(name)
+        return f"{'$' if dialect == 'postgres' else '?'}{names.index(name) + 1}"
+
+    sql = _PARAMETER.sub(place, text)
+    if dialect == "sqlite":
+        sql = sql.replace("holdfast.", "holdfast_")
+    return Statement(sql.strip(), tuple(names))
+
+
+@cache
+def texts(dialect: Dialect) -> dict[str, str]:
+    """Every statement's own text for this database, by name."""
+    found: dict[str, str] = {}
+    root = files("holdfast.store") / "sql"
+    for folder in (root, root / dialect):
+        for file in sorted(folder.iterdir(), key=lambda f: f.name):
+            if file.name.endswith(".sql"):
+                parts = _NAME.split(file.read_text())
+                found.update(zip(parts[1::2], parts[2::2], strict=True))
+    return found
+
+
+@cache
+def statement(name: str, dialect: Dialect) -> Statement:
+    return translate(texts(dialect)[name], dialect)
+
+
+def migrations(dialect: Dialect) -> list[tuple[int, str, str]]:
+    """(number, name, sql) of every migration, in order."""
+    folder = files("holdfast.store") / "migrations" / dialect
+    found = []
+    for file in folder.iterdir():
+        if file.name.endswith(".sql"):
+            number, _, name = file.name.removesuffix(".sql").partition("_")
+            found.append((int(number), name, file.read_text()))
+    return sorted(found)

@@ -1,0 +1,154 @@
+"""For your own tests: a Holdfast on a temporary SQLite with a clock you move, and a provider that remembers.
+
+async with Harness(hf) as test:                     # the workflows of your app, a fresh store
+    handle = await test.start("refund", order)
+    await test.run_until_idle()
+    await test.advance(days=14)
+    assert (await handle.status()).status == "completed"
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from holdfast.facade import Handle, Holdfast, make_store
+from holdfast.engine.errors import NotApplied, Rejected
+from holdfast.worker.liveness import liveness_for
+from holdfast.worker.worker import Worker
+
+EPOCH = datetime(2026, 1, 1, 9, 0, tzinfo=UTC)
+TURNS_LIMIT = 100_000
+
+
+class ManualClock:
+    """Time that stands still until it is moved."""
+
+    def __init__(self, at: datetime = EPOCH) -> None:
+        self.micros = round(at.timestamp() * 1_000_000)
+
+    def __call__(self) -> int:
+        return self.micros
+
+    @property
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.micros / 1_000_000, UTC)
+
+    def move(self, span: timedelta) -> None:
+        if span < timedelta(0):
+            raise ValueError("the clock only moves forward")
+        self.micros += round(span.total_seconds() * 1_000_000)
+
+
+class Harness(Holdfast):
+    """A Holdfast for tests. Nothing happens unless `run_until_idle()` or `advance(…)` is called."""
+
+    def __init__(
+        self, app: Holdfast | None = None, *, url: str | None = None, clock: ManualClock | None = None, seed: int = 1,
+        wrap_store: Callable[[Any], Any] | None = None, verbose: bool = False,
+    ) -> None:  # fmt: skip
+        self._folder = tempfile.TemporaryDirectory(prefix="holdfast-test-")
+        super().__init__(
+            url or f"sqlite:///{Path(self._folder.name) / 'test.db'}", registry=app.registry if app else None
+        )
+        self.clock = clock or ManualClock()
+        self._seed = seed
+        self._wrap = wrap_store
+        self._verbose = verbose
+        self.test_worker: Worker | None = None
+
+    def _make_store(self) -> Any:
+        store = make_store(self.url)
+        store.clock = self.clock
+        return self._wrap(store) if self._wrap is not None else store
+
+    async def open(self, *, migrate: bool = True) -> None:
+        await super().open(migrate=migrate)
+        service = self.service
+        self.test_worker = Worker(
+            service.store, service.registry, liveness_for(service.store), payload_limit=service.payload_limit,
+            on_ended=service.waiters.ended, on_committed=service.stirred, seed=self._seed, verbose=self._verbose,
+        )  # fmt: skip
+        await self.test_worker.start(background=False)
+
+    async def close(self) -> None:
+        worker, self.test_worker = self.test_worker, None
+        if worker is not None:
+            await worker.stop(timeout=1.0)
+        await super().close()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+        self._folder.cleanup()
+
+    async def run_until_idle(self) -> None:
+        """Run everything that can run at the present moment, and what that makes possible."""
+        worker = self.test_worker
+        assert worker is not None, "open the harness first: `async with Harness(hf) as test:`"
+        for _ in range(TURNS_LIMIT):
+            claimed, _ = await worker.run_once()
+            while worker.busy():
+                await asyncio.sleep(0.0005)
+            if not claimed and not worker.executions:
+                return
+        raise AssertionError(f"not idle after {TURNS_LIMIT:,} passes: does a workflow loop without waiting?")
+
+    async def advance(self, span: timedelta | None = None, **parts: float) -> None:
+        """Move the clock, stopping at every moment something falls due on the way: `advance(days=14)`."""
+        target = self.clock.micros + round((span or timedelta(**parts)).total_seconds() * 1_000_000)
+        worker = self.test_worker
+        assert worker is not None, "open the harness first: `async with Harness(hf) as test:`"
+        await self.run_until_idle()
+        while True:
+            due = await worker.next_due()
+            if due is None or due > target:
+                break
+            self.clock.micros = max(self.clock.micros, due)
+            await self.run_until_idle()
+        self.clock.micros = target
+        await self.run_until_idle()
+
+    async def finish(self, handle: Handle, *, within: timedelta = timedelta(days=365)) -> Any:
+        """Advance until the instance has ended, and give its result."""
+        await self.advance(within)
+        return await handle.result(timeout=0)
+
+
+class FakeProvider:
+    """An outside provider that dedupes by key, remembers every call, and misbehaves on request.
+
+    `provider.plan("timeout_after", …)` says what the next calls do: "ok", "not_applied" (refused before anything
+    happened), "rejected", "timeout_before" and "timeout_after" (no answer; the deed was not, or was, done)."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.deeds: dict[str, Any] = {}
+        self._plan: list[str] = []
+
+    def plan(self, *behaviours: str) -> None:
+        self._plan.extend(behaviours)
+
+    def call(self, key: str, request: Any = None) -> Any:
+        behaviour = self._plan.pop(0) if self._plan else "ok"
+        self.calls.append(key)
+        if behaviour == "not_applied":
+            raise NotApplied("the provider could not be reached")
+        if behaviour == "rejected":
+            raise Rejected("the provider said no")
+        if behaviour == "timeout_before":
+            raise TimeoutError("no answer")
+        receipt = self.deeds.setdefault(key, {"id": f"prov-{len(self.deeds) + 1}", "request": request})
+        if behaviour == "timeout_after":
+            raise TimeoutError("no answer")
+        return receipt
+
+    def find(self, key: str) -> Any:
+        """What a lookup asks: the receipt, or None if the deed was never done."""
+        return self.deeds.get(key)
+
+
+__all__ = ["EPOCH", "FakeProvider", "Harness", "ManualClock"]

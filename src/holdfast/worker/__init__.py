@@ -1,0 +1,1 @@
+"""DOOR: claims due instances and moves them, one committed turn at a time."""

@@ -1,0 +1,265 @@
+"""An open effect, step by step: reserved, called, settled, or left to a key, a lookup or a person.
+
+The rules are in `engine/effects.py`; here they are written into the turn: a history entry and the effect's row.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.engine import codec, ids
+from holdfast.engine import history as h
+from holdfast.engine.effects import AskPerson, Found, LookUp, Repeat, after_unknown, known_from, opens_at
+from holdfast.engine.journal import RowWords
+from holdfast.engine.replay import Call
+from holdfast.engine.retry import GiveUp, RetryAt, after_failure, error_payload
+from holdfast.engine.turns import EffectRow
+from holdfast.store.port import PendingEvent
+from holdfast.worker.standing import Phase, Standing
+
+if TYPE_CHECKING:
+    from holdfast.worker.execution import Execution
+
+LOOKUPS_MAX = 10
+
+
+def open_effect(ex: Execution, call: Call, opened: RowWords | None, opened_type: str) -> None:
+    """Take up an effect where its journal left it. The caller counts it as a wait if it is not ready."""
+    standing: Standing = call.state
+    if opened is None:
+        return
+    standing.attempt = opened.attempt
+    standing.first_started_at = opened.first_started_at
+    standing.started_at = opened.started_at
+    standing.not_after = opened.not_after
+    standing.opens_at = opened.opens_at
+    standing.lookups = opened.lookups
+    standing.unknown = opened.unknown
+    if opened_type == h.EFFECT_STARTED:
+        lost = {"type": "WorkerLost", "message": "the worker that made the call was lost before it reported"}
+        _unknown(ex, call, lost, quiet_at=standing.opens_at)
+    elif opened_type == h.EFFECT_RETRIED:
+        standing.next = "start"
+        standing.wait_until(opened.retry_at)
+    elif opened_type == h.EFFECT_UNKNOWN:
+        standing.unknown = True
+        standing.reason = opened.reason
+        standing.next = "lookup" if opened.retry_at else "person"
+        standing.wait_until(opened.retry_at or None)
+    else:  # EFFECT_RESOLVED: it did not happen, start it again
+        standing.attempt += 1
+        standing.unknown = False
+
+
+def reserve(ex: Execution, call: Call) -> None:
+    """On record before the first byte leaves: intent, key, fence, and until when the call may begin."""
+    standing: Standing = call.state
+    now = ex.worker.now()
+    standing.started_at = now
+    if not standing.first_started_at:
+        standing.first_started_at = now
+    standing.not_after = ex.worker.not_after()
+    standing.opens_at = opens_at(standing.not_after, call.spec.policy.timeout)
+    ex.record(h.EFFECT_STARTED, call.key, b'{"args":' + call.args + b"," + codec.encode(_words(call))[1:])
+    _row(ex, call, "started")
+    if ex.worker.verbose:
+        ex.worker.note(ex, "effect_started", step=call.key, attempt=standing.attempt, mode=call.spec.mode)
+
+
+def arrived(ex: Execution, call: Call, value: Any, error: BaseException | None) -> None:
+    standing: Standing = call.state
+    if standing.next == "lookup":
+        _looked_up(ex, call, value, error)
+        return
+    if ex.worker.verbose:
+        event = "effect_succeeded" if error is None else "effect_not_confirmed"
+        ex.worker.note(ex, event, step=call.key, attempt=standing.attempt, **({"error": repr(error)} if error else {}))
+    if error is None:
+        _succeeded(ex, call, value, "call")
+        return
+    match known_from(error):
+        case "rejected":
+            _failed(ex, call, error_payload(error))
+        case "not_applied":
+            _not_applied(ex, call, error)
+        case "unknown":
+            # A sync handler that timed out cannot be stopped: until `opens_at` it may still act.
+            late = isinstance(error, TimeoutError) and not call.spec.signature.is_async
+            _unknown(ex, call, error_payload(error), quiet_at=standing.opens_at if late else ex.worker.now())
+
+
+def _succeeded(ex: Execution, call: Call, value: Any, via: str) -> None:
+    standing: Standing = call.state
+    try:
+        result = codec.encode(value, "the result of", ex.worker.payload_limit, call.key)
+        codec.decoder_for(call.type)(result)
+    except Exception as refused:
+        # It happened, and its receipt cannot be kept: repeating would double it, so a person says what it was.
+        _ask_person(ex, call, f"it happened, but its result cannot be stored: {refused}", error_payload(refused))
+        return
+    words = codec.encode({"attempt": standing.attempt, "via": via})
+    payload = words[:-1] + b',"args":' + call.args + b',"result":' + result + b"}"
+    ex.record(h.EFFECT_SUCCEEDED, call.key, payload)
+    _row(ex, call, "succeeded", receipt=result)
+    ex.release(call, h.EFFECT_SUCCEEDED, RowWords(result=msgspec.Raw(result), attempt=standing.attempt))
+
+
+def _failed(ex: Execution, call: Call, error: dict[str, Any]) -> None:
+    """Known not to have happened, and no further attempt."""
+    _row(ex, call, "failed", last_error=codec.encode(error))
+    ex.answer(call, h.EFFECT_FAILED, {"attempt": call.state.attempt, "error": error})
+
+
+def _not_applied(ex: Execution, call: Call, error: BaseException) -> None:
+    standing: Standing = call.state
+    standing.unknown = False
+    now = ex.worker.now()
+    match after_failure(standing.attempt, call.spec.policy, error, now, ex.worker.entropy.random()):
+        case RetryAt(at) if ex.undo is None:
+            _wait_to_start(ex, call, at, error_payload(error))
+        case RetryAt() | GiveUp():
+            _failed(ex, call, error_payload(error))
+
+
+def _wait_to_start(ex: Execution, call: Call, at: int, error: dict[str, Any]) -> None:
+    standing: Standing = call.state
+    ex.record(h.EFFECT_RETRIED, call.key, codec.encode(_words(call) | {"retry_at": at, "error": error}))
+    _row(ex, call, "outcome_unknown" if standing.unknown else "failed", last_error=codec.encode(error))
+    standing.next = "start"
+    _wait(ex, call, at)
+
+
+def _unknown(ex: Execution, call: Call, error: dict[str, Any], *, quiet_at: int) -> None:
+    standing: Standing = call.state
+    standing.unknown = True
+    spec = call.spec
+    verdict = after_unknown(
+        spec.mode, standing.attempt, spec.policy, standing.first_started_at, spec.window, ex.worker.now(), quiet_at,
+        ex.worker.entropy.random(),
+    )  # fmt: skip
+    match verdict:
+        case Repeat(at):
+            _wait_to_start(ex, call, at, error)
+        case LookUp(at):
+            _wait_to_look_up(ex, call, at, error)
+        case AskPerson(reason):
+            _ask_person(ex, call, reason, error)
+
+
+def _wait_to_look_up(ex: Execution, call: Call, at: int, error: dict[str, Any]) -> None:
+    call.state.next = "lookup"
+    ex.record(h.EFFECT_UNKNOWN, call.key, codec.encode(_words(call) | {"retry_at": at, "error": error}))
+    _row(ex, call, "outcome_unknown", last_error=codec.encode(error))
+    _wait(ex, call, at)
+
+
+def _ask_person(ex: Execution, call: Call, reason: str, error: dict[str, Any]) -> None:
+    standing: Standing = call.state
+    standing.next, standing.reason, standing.unknown = "person", reason, True
+    ex.record(h.EFFECT_UNKNOWN, call.key, codec.encode(_words(call) | {"reason": reason, "error": error}))
+    _row(ex, call, "outcome_unknown", last_error=codec.encode(error), reason=reason)
+    _wait(ex, call, None)
+    ex.worker.note(ex, "effect_outcome_unknown", step=call.key, reason=reason)
+
+
+def _looked_up(ex: Execution, call: Call, value: Any, error: BaseException | None) -> None:
+    standing: Standing = call.state
+    if error is not None:
+        standing.lookups += 1
+        if standing.lookups >= LOOKUPS_MAX:
+            _ask_person(ex, call, f"{standing.lookups} lookups failed", error_payload(error))
+            return
+        delay = call.spec.policy.backoff.delay(standing.lookups, ex.worker.entropy.random())
+        at = ex.worker.now() + round(delay.total_seconds() * 1_000_000)
+        _wait_to_look_up(ex, call, at, error_payload(error))
+    elif value is not None:
+        _succeeded(ex, call, value.result if isinstance(value, Found) else value, "lookup")
+    else:
+        standing.next = "start"
+        _not_applied(ex, call, LookupError("the provider does not know the key: it did not happen"))
+
+
+def due(ex: Execution, call: Call) -> None:
+    """The wait is over: the next attempt, or a lookup."""
+    standing: Standing = call.state
+    if standing.next == "start":
+        standing.attempt += 1
+
+
+def resolved(ex: Execution, call: Call, event: PendingEvent) -> bool:
+    """A person has spoken. Their word counts only while the effect waits; a call under way is awaited first."""
+    standing: Standing = call.state
+    if standing.phase is not Phase.WAITING:
+        return False
+    ex.consume(event)
+    words = codec.decode(event.payload)
+    choice = words["resolution"]
+    ex.record(h.EFFECT_RESOLVED, call.key, codec.encode(_words(call) | words))
+    said = {"resolution": choice, "resolved_by": words["actor"], "reason": words["reason"]}
+    if ex.worker.verbose:
+        ex.worker.note(ex, "effect_resolved", step=call.key, resolution=choice, actor=words["actor"])
+    if choice == "happened":
+        result = codec.encode(words.get("result"))
+        payload = codec.encode({"attempt": standing.attempt, "via": "person"})
+        ex.record(h.EFFECT_SUCCEEDED, call.key, payload[:-1] + b',"args":' + call.args + b',"result":' + result + b"}")
+        _row(ex, call, "resolved", receipt=result, **said)
+        ex.release(call, h.EFFECT_SUCCEEDED, RowWords(result=msgspec.Raw(result), attempt=standing.attempt))
+    elif choice == "abort":
+        error = {"type": "Aborted", "message": f"aborted by {words['actor']}: {words['reason']}"}
+        _row(ex, call, "resolved", last_error=codec.encode(error), **said)
+        ex.answer(call, h.EFFECT_FAILED, {"attempt": standing.attempt, "error": error, "aborted": True})
+    elif ex.undo is not None:  # it did not happen, and the instance is ending: nothing to start, nothing to undo
+        _row(ex, call, "resolved", **said)
+        error = {"type": "NotApplied", "message": "known not to have happened"}
+        ex.answer(call, h.EFFECT_FAILED, {"attempt": standing.attempt, "error": error})
+    else:
+        _row(ex, call, "resolved", **said)
+        ex.waits -= 1
+        standing.ready()
+        standing.next, standing.unknown = "start", False
+        standing.attempt += 1
+    return True
+
+
+def _wait(ex: Execution, call: Call, at: int | None) -> None:
+    counted = (call.kind, call.key) in ex.open and call.state.phase is Phase.RUNNING
+    call.state.wait_until(at)
+    if counted:  # one that is just being opened is counted by its opener
+        ex.waits += 1
+
+
+def _words(call: Call) -> dict[str, Any]:
+    standing: Standing = call.state
+    return {
+        "attempt": standing.attempt, "mode": call.spec.mode, "first_started_at": standing.first_started_at,
+        "started_at": standing.started_at, "not_after": standing.not_after, "opens_at": standing.opens_at,
+        "lookups": standing.lookups, "unknown": standing.unknown,
+    }  # fmt: skip
+
+
+def _row(ex: Execution, call: Call, state: str, **fields: Any) -> None:
+    standing: Standing = call.state
+    id_ = ids.effect_id(ex.tenant_id, ex.id, call.key)
+    settled = state in ("succeeded", "failed", "resolved")
+    ex.beyond_history()
+    ex.effect_rows[id_] = EffectRow(
+        ex.tenant_id, id_, ex.id, call.key, call.spec.mode, state, standing.attempt, ids.idempotency_key(id_),
+        bytes.fromhex(codec.digest(call.args)), call.args, ex.fence, ex.worker.id, standing.first_started_at,
+        standing.started_at, standing.not_after, standing.opens_at, ex.worker.now() if settled else None,
+        fields.get("receipt"), fields.get("last_error"), fields.get("resolution"), fields.get("resolved_by"),
+        fields.get("reason"),
+    )  # fmt: skip
+
+
+def describe(call: Call) -> str:
+    from holdfast.worker.execution import moment
+
+    standing: Standing = call.state
+    if standing.next == "person":
+        return f"a person: the outcome of effect {call.key!r} is unknown ({standing.reason})"
+    until = f" at {moment(standing.at)}" if standing.at is not None else ""
+    if standing.next == "lookup":
+        return f"a lookup of effect {call.key!r}{until}"
+    return f"attempt {standing.attempt + 1} of effect {call.key!r}{until}"

@@ -1,0 +1,602 @@
+"""One claimed instance of a code workflow, from the claim to the turn that hands it back.
+
+An answer arrives (a handler's result, a signal, a timer, a child's end, an operator's word). It is written down
+and released to the workflow, the workflow is drained, and everything it now asks for joins the same turn. The turn
+is committed; only then do handlers start. This module decides and remembers; `running.py` acts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.engine import codec, ids
+from holdfast.engine import history as h
+from holdfast.engine.context import Context
+from holdfast.engine.errors import HoldfastError
+from holdfast.engine.history import HistoryRow, genesis, payload_seal, seal
+from holdfast.engine.journal import RowWords, read, words_from
+from holdfast.engine.replay import Call, Replay
+from holdfast.engine.retry import GiveUp, RetryAt, after_failure, error_payload
+from holdfast.engine.turns import Change, Consumed, DeadLetter, EffectRow, NewEvent, NewInstance, Outcome, Turn
+from holdfast.store.port import Claimed, PendingEvent
+from holdfast.worker import effects, undo
+from holdfast.worker.standing import Phase, Standing
+
+if TYPE_CHECKING:
+    from holdfast.app.registry import Definition
+    from holdfast.worker.worker import Worker
+
+NONE: list[Any] = []  # shared by all turns that write nothing of a kind; never changed
+NO_EFFECTS: dict[bytes, EffectRow] = {}
+ALWAYS = 1 << 62  # a turn that ends the instance hands the claim back whatever arrived meanwhile
+RUNNABLE = ("step", "transaction", "effect")
+
+
+class Execution:
+    def __init__(self, worker: Worker, claimed: Claimed, definition: Definition) -> None:
+        self.worker = worker
+        self.claimed = claimed
+        self.definition = definition
+        self.tenant_id = claimed.tenant_id
+        self.id = claimed.id
+        self.fence = claimed.fence
+        self.woken = claimed.woken
+        self.events = list(claimed.events)
+        past = claimed.history
+        self.seq = past[-1].seq if past else 0
+        self.hash = past[-1].hash if past else genesis(claimed.tenant_id, claimed.id)
+        self.replay = Replay(read(past))
+        self.context = Context(
+            self.replay, tenant_id=claimed.tenant_id, instance_id=ids.instance_word(claimed.id),
+            workflow=claimed.definition_key, version=claimed.definition_version, clock=worker.now,
+            entropy=worker.entropy, payload_limit=worker.payload_limit,
+        )  # fmt: skip
+        self.open: dict[tuple[str, str], Call] = {}  # asked and not answered
+        self.running: dict[str, Any] = {}  # handlers under way, by key
+        self.arrived: deque[tuple[Call, Any, BaseException | None]] = deque()
+        self.undo: undo.Undo | None = None
+        self.committing = False
+        self.abandoned = False
+        self.waits = 0  # open calls that wait for something other than a handler
+        self.transactions: list[Call] = []  # waiting for the turn to be free
+        self._ready: list[Call] = []  # to be started once the turn is committed
+        self._change: Change | None = None
+        self._begin_turn()
+
+    # -- the turn being gathered
+
+    def _begin_turn(self) -> None:
+        self.entries: list[tuple[str, str, bytes]] = []
+        self.hard = False  # something here must be on disk before any handler starts
+        self.plain = True  # nothing but history so far
+        self.starts: list[NewInstance] = NONE
+        self.sends: list[NewEvent] = NONE
+        self.consumed: list[Consumed] = NONE
+        self.effect_rows: dict[bytes, EffectRow] = NO_EFFECTS
+        self.dead_letters: list[DeadLetter] = NONE
+
+    def beyond_history(self) -> None:
+        """This turn writes more than history: give it lists of its own."""
+        if self.plain:
+            self.plain = False
+            self.starts, self.sends, self.consumed, self.dead_letters = [], [], [], []
+            self.effect_rows = {}
+
+    def record(self, type_: str, name: str, payload: bytes, *, hard: bool = True) -> None:
+        self.entries.append((type_, name, payload))
+        if hard:
+            self.hard = True
+
+    def consume(self, event: PendingEvent) -> None:
+        """The event is taken by the entry that is recorded next."""
+        self.beyond_history()
+        self.events.remove(event)
+        self.consumed.append(Consumed(self.tenant_id, self.id, event.id, self.seq + len(self.entries) + 1))
+
+    def seal_turn(self, entries: list[tuple[str, str, bytes]]) -> Turn:
+        """The entries as rows that follow from the head of this history. The head itself is not moved."""
+        now = self.worker.now()
+        rows: list[HistoryRow] = []
+        seq, digest, fence, tenant_id, id_ = self.seq, self.hash, self.fence, self.tenant_id, self.id
+        salt = self.worker.salt
+        for type_, name, payload in entries:
+            seq += 1
+            salted = salt()
+            digest = seal(digest, seq, type_, name, fence, now, payload_seal(salted, payload))
+            rows.append((tenant_id, id_, seq, type_, name, fence, now, payload, salted, digest))
+        if self.plain:
+            return Turn(tenant_id, id_, fence, rows, None, NONE, NONE, NONE, NONE, NONE)
+        return Turn(
+            tenant_id, id_, fence, rows, None, self.starts, self.sends, self.consumed,
+            list(self.effect_rows.values()), self.dead_letters,
+        )  # fmt: skip
+
+    def submit(self, status: str = "", **fields: Any) -> None:
+        turn = self.seal_turn(self.entries)
+        self.seq, self.hash = turn.history[-1][2], turn.history[-1][9]
+        if status:
+            turn.change = Change(
+                self.tenant_id, self.id, self.fence, status, fields.get("waiting_on"), fields.get("run_at"),
+                fields.get("release", True), fields.get("woken", self.woken), self.seq, self.hash,
+                fields.get("result"), fields.get("last_error"), fields.get("compensation"), None, None,
+                fields.get("completed_at"),
+            )  # fmt: skip
+        self._begin_turn()
+        self.committing = True
+        self._change = turn.change
+        self.worker.submit(turn, self._committed)
+
+    def forget_entries(self, count: int) -> None:
+        """Entries that a transaction step took along into its own commit. None are added while one runs."""
+        assert len(self.entries) == count
+        self._begin_turn()
+
+    def completed_payload(self, call: Call, result: bytes) -> bytes:
+        return completed_payload(call, result, call.state.attempt)
+
+    # -- from the claim on
+
+    def begin(self) -> None:
+        claimed = self.claimed
+        if not claimed.history:
+            words = {
+                "definition": claimed.definition_key, "version": claimed.definition_version,
+                "input_hash": codec.digest(claimed.input),
+            }  # fmt: skip
+            self.record(h.INSTANCE_STARTED, claimed.definition_key, codec.encode(words), hard=False)
+        if claimed.attempts > self.worker.attempts_limit:
+            self._bury()
+            return
+        try:
+            given = self.definition.decode_input(claimed.input)
+        except HoldfastError as error:
+            self.end("failed", error)
+            return
+        self.replay.begin(self.definition.function, self.context, given)
+        if self.replay.journal.ending_type and self.replay.difference is None:
+            self._collect()
+            undo.resume(self)
+        self.decide()
+
+    def decide(self) -> None:
+        """Answer whatever can be answered now, then commit what this caused or start what needs no commit."""
+        while True:
+            self._collect()
+            if self.replay.difference is not None:
+                self._park()
+                return
+            if self.undo is None:
+                cancel = next((e for e in self.events if e.kind == "cancel"), None) if self.events else None
+                if cancel is not None:
+                    undo.begin_cancel(self, cancel)
+                    continue
+                if self.replay.done:
+                    error = self.replay.outcome()[1]
+                    if error is not None and undo.begin_failing(self, error):
+                        continue
+                    if error is not None or not self._unfinished():
+                        self._finish()
+                        return
+            if (self.events or self.waits) and self._answer_one():
+                continue
+            if self.undo is not None and undo.step(self):
+                if self.committing:
+                    return
+                continue
+            break
+        self._dispatch()
+
+    def _unfinished(self) -> bool:
+        """A workflow that returned without awaiting everything ends when what it started has settled."""
+        return bool(self.running) or any(c.kind in RUNNABLE or c.kind == "child" for c in self.open.values())
+
+    def _collect(self) -> None:
+        if self.context.soft:
+            for entry in self.context.soft:
+                self.record(*entry, hard=False)
+            self.context.soft.clear()
+        if self.replay.asked:
+            asked, self.replay.asked = self.replay.asked, []
+            for call in asked:
+                self._open(call)
+
+    def _open(self, call: Call) -> None:
+        """Where a call stands when it is first seen: from its journal, or new."""
+        self.open[call.kind, call.key] = call
+        recorded = call.recorded
+        opened = recorded.opened if recorded is not None else None
+        standing = call.state = Standing()
+        kind = call.kind
+        if kind == "effect":
+            effects.open_effect(self, call, opened, recorded.opened_type if recorded is not None else "")
+        elif kind in ("step", "transaction"):
+            if opened is None:
+                if kind == "step" and call.spec.compensate is not None:
+                    # On record before it runs: a crash in the middle must not hide that it is owed an undo.
+                    self.record(h.STEP_STARTED, call.key, args_head(call) + b"}")
+            elif recorded is not None and recorded.opened_type in (h.STEP_RETRIED, h.TRANSACTION_RETRIED):
+                standing.attempt = opened.attempt + 1
+                standing.wait_until(opened.retry_at)
+        elif kind == "sleep":
+            if opened is None:
+                spec = call.spec
+                due = spec.until if spec.until is not None else self.worker.now() + spec.duration
+                self.record(h.TIMER_STARTED, call.key, b'{"due":%d}' % due)
+            else:
+                due = opened.due
+            standing.wait_until(due)
+        elif kind == "signal":
+            if opened is None:
+                deadline = None if call.spec.timeout is None else self.worker.now() + call.spec.timeout
+                self.record(h.WAIT_STARTED, call.key, codec.encode({"deadline": deadline}))
+            else:
+                deadline = opened.deadline
+            standing.wait_until(deadline)
+        elif kind == "child" and not self._open_child(call, opened):
+            return
+        if standing.phase is not Phase.READY:
+            self.waits += 1
+
+    def _open_child(self, call: Call, opened: RowWords | None) -> bool:
+        call.state.wait_until(None)
+        if opened is not None:
+            return True
+        spec = call.spec
+        try:
+            definition = self.worker.registry.find(spec.workflow, spec.version)
+        except HoldfastError as error:
+            self.answer(call, h.CHILD_FAILED, {"error": error_payload(error), "status": "failed"})
+            return False
+        child = ids.child_id(self.tenant_id, self.id, call.key)
+        words = {"child_id": ids.instance_word(child), "workflow": definition.key, "version": definition.version}
+        self.record(h.CHILD_STARTED, call.key, args_head(call) + b"," + codec.encode(words)[1:])
+        now = self.worker.now()
+        self.beyond_history()
+        self.starts.append(
+            NewInstance(
+                self.tenant_id,
+                child,
+                definition.kind,
+                definition.key,
+                definition.version,
+                None,
+                definition.queue,
+                0,
+                now,
+                spec.input,
+                self.id,
+                call.key,
+                self.claimed.trace_id,
+                now,
+                self.id,
+            )
+        )
+        return True
+
+    # -- answers
+
+    def answer(self, call: Call, type_: str, words: dict[str, Any]) -> None:
+        """Record an answer and release it."""
+        payload = codec.encode(words)
+        self.record(type_, call.key, payload)
+        self.release(call, type_, words_from(payload))
+
+    def release(self, call: Call, type_: str, words: RowWords) -> None:
+        if self.open.pop((call.kind, call.key), None) is not None and call.state.phase is Phase.WAITING:
+            self.waits -= 1
+        if self.undo is None:
+            self.replay.answer(call, type_, words)
+        else:  # the body is closed: the saga only needs to know how it ended
+            call.outcome, call.words = type_, words
+
+    def _answer_one(self) -> bool:
+        """Take one waiting event or due timer. The order in which they are taken is the order they are recorded."""
+        now = self.worker.now()
+        for event in self.events:
+            if event.kind == "child" and (call := self.open.get(("child", event.name))) is not None:
+                self._child_ended(call, event)
+                return True
+            if event.kind == "resolution" and (call := self.open.get(("effect", event.name))) is not None:
+                if effects.resolved(self, call, event):
+                    return True
+            elif event.kind == "resume":
+                self.consume(event)
+                self.record(h.INSTANCE_RESUMED, "", event.payload)
+                return True
+            elif event.kind == "cancel" and self.undo is not None:
+                self.consume(event)  # it is ending already: the request is noted, nothing else follows
+                self.record(h.INSTANCE_RESUMED, "cancel", event.payload)
+                return True
+        due: Call | None = None
+        for call in self.open.values():
+            standing = call.state
+            if call.kind == "signal" and self.undo is None:
+                event_for = next((e for e in self.events if e.kind == "signal" and e.name == call.spec.name), None)
+                if event_for is not None:
+                    self.consume(event_for)
+                    self.record(
+                        h.SIGNAL_RECEIVED, call.key,
+                        b'{"event_id":' + codec.encode(event_for.id) + b',"result":' + event_for.payload + b"}",
+                    )  # fmt: skip
+                    self.release(call, h.SIGNAL_RECEIVED, RowWords(result=msgspec.Raw(event_for.payload)))
+                    return True
+            waits = standing.phase is Phase.WAITING and standing.at is not None and standing.at <= now
+            if waits and (due is None or standing.at < due.state.at):
+                due = call
+        if due is None:
+            return False
+        return self._due(due)
+
+    def _due(self, call: Call) -> bool:
+        if self.undo is not None and call.kind in ("sleep", "signal", "step", "transaction"):
+            call.state.at = None  # the body is closed: nobody waits for this any more
+            return True
+        if call.kind == "sleep":
+            # Soft when nothing else could have come first: what follows is decided by the recorded due time alone.
+            self.record(h.TIMER_FIRED, call.key, b"{}", hard=len(self.open) > 1)
+            self.release(call, h.TIMER_FIRED, RowWords())
+        elif call.kind == "signal":
+            self.record(h.WAIT_TIMED_OUT, call.key, b"{}")
+            self.release(call, h.WAIT_TIMED_OUT, RowWords())
+        else:
+            self.waits -= 1
+            call.state.ready()
+            if call.kind == "effect":
+                effects.due(self, call)
+        return True
+
+    def _child_ended(self, call: Call, event: PendingEvent) -> None:
+        self.consume(event)
+        words = codec.decode(event.payload)
+        type_ = h.CHILD_COMPLETED if words["status"] == "completed" else h.CHILD_FAILED
+        self.answer(call, type_, words)
+
+    # -- handlers' results
+
+    def arrive(self, call: Call, value: Any, error: BaseException | None) -> None:
+        """A handler is done. While a turn is on its way to disk, results queue up and share the next one."""
+        self.running.pop(call.key, None)
+        self.arrived.append((call, value, error))
+        if not self.committing:
+            self.take_arrivals()
+
+    def take_arrivals(self) -> None:
+        while self.arrived:
+            call, value, error = self.arrived.popleft()
+            if self.undoing(call):
+                undo.arrived(self, call, error)
+            elif call.kind == "effect":
+                effects.arrived(self, call, value, error)
+            else:
+                self._step_arrived(call, value, error)
+        self.decide()
+
+    def _step_arrived(self, call: Call, value: Any, error: BaseException | None) -> None:
+        attempt = call.state.attempt
+        if error is None:
+            try:
+                result = codec.encode(value, "the result of", self.worker.payload_limit, call.key)
+                if call.type is not None:
+                    codec.decoder_for(call.type)(result)
+            except Exception as refused:
+                error = refused
+        if error is None:
+            self.record(h.STEP_COMPLETED, call.key, completed_payload(call, result, attempt))
+            self.release(call, h.STEP_COMPLETED, RowWords(result=msgspec.Raw(result), attempt=attempt))
+            if self.worker.verbose:
+                self.worker.note(self, "step_completed", step=call.key, attempt=attempt)
+            return
+        if self.worker.verbose:
+            self.worker.note(self, "step_failed", step=call.key, attempt=attempt, error=repr(error))
+        words: dict[str, Any] = {"attempt": attempt, "error": error_payload(error)}
+        verdict = after_failure(attempt, call.spec.policy, error, self.worker.now(), self.worker.entropy.random())
+        if isinstance(error, HoldfastError) and error.code in ("not_json", "payload_too_large"):
+            verdict = GiveUp("its result cannot be stored")  # trying again would only do the work again
+        transaction = call.kind == "transaction"
+        if isinstance(verdict, RetryAt) and self.undo is None:
+            retried = h.TRANSACTION_RETRIED if transaction else h.STEP_RETRIED
+            self.record(retried, call.key, codec.encode(words | {"retry_at": verdict.at}))
+            call.state.attempt += 1
+            call.state.wait_until(verdict.at)
+            self.waits += 1
+        else:
+            self.answer(call, h.TRANSACTION_FAILED if transaction else h.STEP_FAILED, words)
+
+    # -- after deciding
+
+    def _dispatch(self) -> None:
+        """Start what is ready, after the commit if the turn holds anything that must be on disk first."""
+        ready = [c for c in self.open.values() if c.kind in RUNNABLE and c.state.phase is Phase.READY]
+        if self.undo is not None:
+            ready = undo.startable(self, ready)
+        for call in ready:
+            call.state.phase = Phase.RUNNING
+            if call.kind == "effect" and call.state.next == "start" and not self.undoing(call):
+                effects.reserve(self, call)
+        if not ready and not self.running:
+            self._hand_back()
+            return
+        if self.hard:
+            self._ready = ready
+            self.submit()
+        else:
+            for call in ready:
+                self.worker.run(self, call)
+        self._watch_clock()
+
+    def undoing(self, call: Call) -> bool:
+        return self.undo is not None and self.undo.current is call
+
+    def _watch_clock(self) -> None:
+        """Something runs, so the claim stays; timers meanwhile are kept in memory."""
+        if self.waits:
+            at = self._next_at()
+            if at is not None:
+                self.worker.wake_at(self, at)
+
+    def _next_at(self) -> int | None:
+        times = [c.state.at for c in self.open.values() if c.state.phase is Phase.WAITING and c.state.at is not None]
+        if self.undo is not None and self.undo.retry_at is not None:
+            times.append(self.undo.retry_at)
+        return min(times) if times else None
+
+    def _hand_back(self) -> None:
+        waiting_on = "; ".join(filter(None, (describe(c) for c in self.open.values())))
+        if self.undo is not None:
+            waiting_on = undo.describe(self) or waiting_on
+        if not self.entries:
+            self.record(h.INSTANCE_WAITING, "", codec.encode({"on": waiting_on}))
+        status = "compensating" if self.undo is not None else "waiting"
+        self.submit(status=status, waiting_on=waiting_on or "nothing: it needs a person", run_at=self._next_at())
+        if self.worker.verbose:
+            self.worker.note(self, "waiting", on=waiting_on)
+
+    def _park(self) -> None:
+        difference = f"the code contradicts its journal: {self.replay.difference}"
+        self.record(h.INSTANCE_PARKED, "", codec.encode({"difference": difference}))
+        self.submit(status="waiting", waiting_on=difference)
+        self.worker.note(self, "parked", on=difference)
+
+    def _finish(self) -> None:
+        value, error = self.replay.outcome()
+        if error is None:
+            try:
+                result = codec.encode(value, "the workflow's result", self.worker.payload_limit)
+            except HoldfastError as refused:
+                error = refused
+        if error is not None:
+            self.end("failed", error)
+            return
+        self.record(h.INSTANCE_COMPLETED, self.claimed.definition_key, b'{"result":' + result + b"}")
+        self._tell_parent("completed", result, None)
+        self.submit(status="completed", result=result, woken=ALWAYS, completed_at=self.worker.now())
+        if self.worker.verbose:
+            self.worker.note(self, "instance_completed")
+
+    def end(self, status: str, error: BaseException | dict[str, Any], compensation: str | None = None) -> None:
+        words = error if isinstance(error, dict) else error_payload(error)
+        type_ = h.INSTANCE_CANCELLED if status == "cancelled" else h.INSTANCE_FAILED
+        payload = {"error": words} | ({"compensation": compensation} if compensation else {})
+        self.record(type_, self.claimed.definition_key, codec.encode(payload))
+        self._tell_parent(status, None, words)
+        self.submit(
+            status=status, last_error=codec.encode(words), woken=ALWAYS, completed_at=self.worker.now(),
+            compensation=compensation,
+        )  # fmt: skip
+        self.worker.note(self, f"instance_{status}", error=words.get("message"))
+
+    def _tell_parent(self, status: str, result: bytes | None, error: dict[str, Any] | None) -> None:
+        parent = self.claimed.parent_id
+        if parent is None:
+            return
+        words = codec.encode({"status": status, "child_id": ids.instance_word(self.id), "error": error})
+        payload = words[:-1] + b',"result":' + (result or b"null") + b"}"
+        self.beyond_history()
+        self.sends.append(
+            NewEvent(
+                self.tenant_id,
+                parent,
+                f"child:{self.id.hex()}",
+                "child",
+                self.claimed.parent_step or "",
+                payload,
+                self.worker.now(),
+                self.id,
+            )
+        )
+
+    def _bury(self) -> None:
+        """A poison instance: it took its worker down again and again, lately while running alone."""
+        claims = self.claimed.attempts - 1
+        words = {"type": "Poison", "message": f"claimed {claims} times in a row, and each time its worker died"}
+        self.beyond_history()
+        self.dead_letters.append(
+            DeadLetter(
+                self.tenant_id,
+                ids.derived("dead", self.tenant_id, self.id, str(self.fence)),
+                "instance",
+                self.id,
+                self.claimed.definition_key,
+                words["message"],
+                codec.encode(words),
+                self.worker.now(),
+            )
+        )
+        self.end("failed", words)
+
+    # -- after the commit
+
+    def _committed(self, outcome: Outcome | BaseException) -> None:
+        self.committing = False
+        if self.abandoned:
+            return
+        if outcome is Outcome.WOKEN:
+            self.worker.fetch_events(self)
+            return
+        if outcome is not Outcome.COMMITTED:
+            self.worker.lost(self, outcome)
+            return
+        if self._change is not None and self._change.release:
+            self.replay.close()
+            self.worker.handed_back(self, self._change.completed_at is not None)
+            return
+        ready, self._ready = self._ready, []
+        for call in ready:
+            self.worker.run(self, call)
+        self.next_transaction()
+        if self.arrived and not self.committing:
+            self.take_arrivals()
+        elif self.events and not self.committing:
+            self.decide()
+
+    def next_transaction(self) -> None:
+        if self.transactions and not self.committing:
+            self.worker.run(self, self.transactions.pop(0))
+
+    def new_events(self, woken: int, events: list[PendingEvent]) -> None:
+        if woken < self.woken:
+            return
+        self.woken = woken
+        taken = {one.id for one in self.consumed}
+        self.events = [e for e in events if e.id not in taken]
+        if not self.committing and not self.abandoned:
+            self.decide()
+
+    def abandon(self) -> None:
+        self.abandoned = True
+        self.replay.close()
+
+
+def args_head(call: Call) -> bytes:
+    if call.args:
+        return b'{"args":' + call.args
+    return b'{"args_hash":"' + call.args_hash.encode() + b'"'
+
+
+def completed_payload(call: Call, result: bytes, attempt: int) -> bytes:
+    head = args_head(call)
+    if attempt > 1:
+        head += b',"attempt":%d' % attempt
+    return head + b',"result":' + result + b"}"
+
+
+def describe(call: Call) -> str:
+    standing = call.state
+    if call.kind == "effect":
+        return effects.describe(call)
+    until = f" until {moment(standing.at)}" if standing.at is not None else ""
+    if call.kind == "sleep":
+        return f"timer {call.key!r}{until}"
+    if call.kind == "signal":
+        return f"signal {call.spec.name!r}{until}"
+    if call.kind == "child":
+        return f"child {call.key!r}"
+    return f"attempt {standing.attempt} of {call.kind} {call.key!r}{until}"
+
+
+def moment(at: int) -> str:
+    return datetime.fromtimestamp(at / 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,167 @@
+"""How a worker shows that it lives, and how the others find out that it does not.
+
+SQLite: an OS lock on a file of its own, held by the process. A stopped process keeps it and goes on when it wakes;
+a dead one loses it at once. PostgreSQL: a heartbeat row and a session lock, renewed from a thread of its own, so
+that a handler which blocks the loop does not cost the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import structlog
+
+from holdfast.engine import ids
+from holdfast.engine.effects import LEASE
+from holdfast.store.postgres import PostgresStore
+from holdfast.store.sqlite import SqliteStore
+
+log = structlog.get_logger("holdfast.liveness")
+BEAT_SECONDS = 1.0
+MISSED_BEATS = 2
+
+
+class Liveness(Protocol):
+    word: str
+
+    async def acquire(self) -> None: ...
+    def start(self, fenced: Callable[[], None]) -> None: ...
+    def lease_end(self) -> int: ...
+    async def stop(self) -> None: ...
+    async def forget(self) -> None: ...
+
+
+class FileLiveness:
+    def __init__(self, store: SqliteStore, worker_id: bytes) -> None:
+        self.store = store
+        self.worker_id = worker_id
+        self.folder = store.locks
+        self.word = worker_id.hex() + ".lock"
+        self._file: int | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def acquire(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        self._file = os.open(self.folder / self.word, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def start(self, fenced: Callable[[], None]) -> None:
+        self._task = asyncio.create_task(self._watch(fenced))
+
+    def lease_end(self) -> int:
+        return self.store.now() + LEASE  # the lock does not expire
+
+    async def _watch(self, fenced: Callable[[], None]) -> None:
+        while True:
+            try:
+                if not await self.store.fetch("worker_is_live", worker_id=self.worker_id):
+                    fenced()
+                    return
+                await self.fence_the_dead()
+            except Exception as error:
+                log.warning("liveness_check_failed", error=repr(error))
+            await asyncio.sleep(BEAT_SECONDS)
+
+    async def fence_the_dead(self) -> None:
+        for worker_id, _, word in await self.store.fetch("unfenced_workers", worker_id=self.worker_id):
+            if self.store.lock_is_free(word):
+                count = await self.store.release_worker(worker_id, self.worker_id, stopped=False)
+                log.warning("worker_taken_over", worker=ids.worker_word(worker_id), instances=count)
+                (self.folder / word).unlink(missing_ok=True)
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def forget(self) -> None:
+        """After the hand-back: let the lock go."""
+        if self._file is not None:
+            (self.folder / self.word).unlink(missing_ok=True)
+            os.close(self._file)
+            self._file = None
+
+
+class SessionLiveness:
+    def __init__(self, store: PostgresStore, worker_id: bytes, lease: int = LEASE) -> None:
+        self.store = store
+        self.worker_id = worker_id
+        self.word = str(int.from_bytes(worker_id[:8], "big", signed=True))
+        self.lease = lease
+        self._beaten_at = time.monotonic_ns()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    async def acquire(self) -> None:
+        self._beaten_at = time.monotonic_ns()
+
+    def start(self, fenced: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+
+        def tell() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(fenced)
+
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._beat(tell)), name="holdfast-heartbeat", daemon=True
+        )
+        self._thread.start()
+
+    def lease_end(self) -> int:
+        return self.store.now() + self.lease - (time.monotonic_ns() - self._beaten_at) // 1000
+
+    async def _beat(self, fenced: Callable[[], None]) -> None:
+        connection: Any = None
+        while not self._stop.is_set():
+            try:
+                if connection is None or connection.is_closed():
+                    connection = await self.store.connect()
+                    await connection.execute("select pg_advisory_lock($1)", int(self.word))
+                before = time.monotonic_ns()
+                alive, now = await self.store.beat(connection, self.worker_id)
+                self.store.set_clock(now, (before + time.monotonic_ns()) // 2)
+                if not alive:
+                    fenced()
+                    break
+                self._beaten_at = before
+                await self._fence_the_dead(connection, now)
+            except Exception as error:
+                log.warning("heartbeat_failed", error=repr(error))
+                if connection is not None:
+                    connection.terminate()
+                    connection = None
+            await asyncio.to_thread(self._stop.wait, BEAT_SECONDS)
+        if connection is not None:
+            await connection.close()
+
+    async def _fence_the_dead(self, connection: Any, now: int) -> None:
+        for worker_id, heartbeat_at, word in await self.store.others(connection, self.worker_id):
+            missed = now - heartbeat_at
+            if missed < MISSED_BEATS * BEAT_SECONDS * 1_000_000:
+                continue
+            if missed < self.lease and not await connection.fetchval("select pg_try_advisory_lock($1)", int(word)):
+                continue
+            count = await self.store.release_on(connection, worker_id, self.worker_id, stopped=False)
+            if missed < self.lease:
+                await connection.execute("select pg_advisory_unlock($1)", int(word))
+            log.warning("worker_taken_over", worker=ids.worker_word(worker_id), instances=count)
+
+    async def stop(self) -> None:
+        self._stop.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            await asyncio.to_thread(self._thread.join)
+
+    async def forget(self) -> None:
+        """The session lock went with its connection."""
+
+
+def liveness_for(store: Any) -> Callable[[bytes], Liveness]:
+    if isinstance(store, SqliteStore):
+        return lambda worker_id: FileLiveness(store, worker_id)
+    return lambda worker_id: SessionLiveness(store, worker_id)

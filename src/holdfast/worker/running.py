@@ -1,0 +1,107 @@
+"""Starts the handlers that a committed turn asked for, and brings their results back to the execution."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from holdfast.engine import ids
+from holdfast.engine.codec import decoder_for
+from holdfast.engine.errors import NotApplied
+from holdfast.engine.replay import Call
+from holdfast.engine.signatures import Signature, StepInfo, signature_of
+from holdfast.handlers.calls import bound, call_async, call_in_thread
+from holdfast.worker import transactions
+
+if TYPE_CHECKING:
+    from holdfast.worker.execution import Execution
+    from holdfast.worker.worker import Worker
+
+
+def start(worker: Worker, ex: Execution, call: Call) -> None:
+    if ex.undoing(call):
+        function, args = _compensation(ex, call)
+        _start_call(worker, ex, call, function, args, signature_of(function), call.spec.policy.timeout
+                    if hasattr(call.spec, "policy") else None)  # fmt: skip
+    elif call.kind == "transaction":
+        transactions.start(worker, ex, call)
+    elif call.kind == "effect" and call.state.next == "lookup":
+        lookup = call.spec.lookup
+        signature = signature_of(lookup)
+        args = () if signature.info else (ids.idempotency_key(ids.effect_id(ex.tenant_id, ex.id, call.key)),)
+        _start_call(worker, ex, call, lookup, args, signature, call.spec.policy.timeout)
+    elif call.kind == "effect" and worker.now() >= call.state.not_after:
+        late = NotApplied("found late before it began, so it was not sent")
+        asyncio.get_running_loop().call_soon(ex.arrive, call, None, late)
+        ex.running[call.key] = None
+    else:
+        spec = call.spec
+        _start_call(worker, ex, call, spec.function, spec.args, spec.signature, spec.policy.timeout)
+
+
+def _start_call(
+    worker: Worker, ex: Execution, call: Call, function: Any, args: tuple[Any, ...], signature: Signature,
+    timeout: float | None,
+) -> None:  # fmt: skip
+    if signature.info is not None:
+        function, args = bound(function, args, signature, step_info(ex, call)), ()
+    if signature.is_async:
+        work = function(*args) if timeout is None else call_async(function, args, timeout)
+        _launch(ex, call, work)
+    elif getattr(call.spec, "thread", True):
+        _launch(ex, call, call_in_thread(worker.pool, function, args, timeout))
+    else:
+        try:
+            value, error = function(*args), None
+        except Exception as raised:
+            value, error = None, raised
+        ex.arrive(call, value, error)
+
+
+def _launch(ex: Execution, call: Call, work: Any) -> None:
+    ex.running[call.key] = asyncio.get_running_loop().create_task(_bring_back(ex, call, work))
+
+
+async def _bring_back(ex: Execution, call: Call, work: Any) -> None:
+    error: BaseException | None = None
+    value = None
+    try:
+        value = await work
+    except (Exception, asyncio.CancelledError) as raised:
+        error = raised
+    if ex.abandoned:
+        await ex.worker.observe(ex, call, value, error)
+    else:
+        ex.arrive(call, value, error)
+
+
+def step_info(ex: Execution, call: Call) -> StepInfo:
+    spec = call.spec
+    undoing = ex.undoing(call)
+    result = None
+    if undoing and call.words is not None:
+        result = decoder_for(call.type)(bytes(call.words.result))
+    return StepInfo(
+        tenant_id=ex.tenant_id,
+        instance_id=ids.instance_word(ex.id),
+        workflow=ex.claimed.definition_key,
+        step=call.key,
+        attempt=ex.undo.attempt if undoing and ex.undo is not None else call.state.attempt,
+        idempotency_key=ids.idempotency_key(
+            ids.effect_id(ex.tenant_id, ex.id, ("undo:" if undoing else "") + call.key)
+        ),
+        not_after=call.state.not_after / 1_000_000 if call.kind == "effect" and not undoing else None,
+        input=getattr(spec, "input", None),
+        results=getattr(spec, "results", None) or {},
+        result=result,
+    )
+
+
+def _compensation(ex: Execution, call: Call) -> tuple[Any, tuple[Any, ...]]:
+    """A compensation gets what the step it undoes returned, if it takes an argument at all."""
+    function = call.spec.compensate
+    signature = signature_of(function)
+    if signature.positional == 0:
+        return function, ()
+    info = step_info(ex, call)
+    return function, (info.result,)

@@ -1,0 +1,106 @@
+"""Transaction steps: the author's writes and their journal row in one commit, outside the group.
+
+While one runs, the instance's turn is taken: other branches' results queue up behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from holdfast.engine import codec
+from holdfast.engine import history as h
+from holdfast.engine.errors import BadDefinition
+from holdfast.engine.journal import RowWords
+from holdfast.engine.replay import Call
+from holdfast.engine.turns import Outcome, Turn
+from holdfast.handlers.calls import bound
+from holdfast.store.port import HandlerRaised
+
+if TYPE_CHECKING:
+    from holdfast.worker.execution import Execution
+    from holdfast.worker.worker import Worker
+
+log = structlog.get_logger("holdfast.worker")
+IN_TRANSACTION: ContextVar[bool] = ContextVar("holdfast_in_transaction", default=False)
+
+
+def start(worker: Worker, ex: Execution, call: Call) -> None:
+    if ex.committing:
+        ex.transactions.append(call)
+        ex.running[call.key] = None
+        return
+    ex.committing = True
+    ex.running[call.key] = asyncio.get_running_loop().create_task(_run(worker, ex, call))
+
+
+async def _run(worker: Worker, ex: Execution, call: Call) -> None:
+    from holdfast.worker.running import step_info
+
+    spec = call.spec
+    kept: dict[str, Any] = {}
+    entries = list(ex.entries)
+
+    def work(tx: Any) -> Any:
+        args = (tx, *spec.args)
+        function = spec.function
+        if spec.signature.info is not None:
+            function, args = bound(function, args, spec.signature, step_info(ex, call)), ()
+        IN_TRANSACTION.set(True)
+        return function(*args)
+
+    def turn(value: Any) -> Turn:
+        result = codec.encode(value, "the result of", worker.payload_limit, call.key)
+        codec.decoder_for(call.type)(result)
+        kept["result"] = result
+        payload = ex.completed_payload(call, result)
+        kept["turn"] = ex.seal_turn([*entries, (h.TRANSACTION_COMMITTED, call.key, payload)])
+        turn: Turn = kept["turn"]
+        return turn
+
+    error: BaseException | None = None
+    outcome: Outcome | None = None
+    try:
+        if spec.signature.is_async != (worker.store.dialect == "postgres"):
+            wanted = "an `async def`" if worker.store.dialect == "postgres" else "a plain `def`"
+            raise HandlerRaised(BadDefinition(
+                f"the handler of transaction {call.key!r} must be {wanted} on {worker.store.dialect}"
+            ))  # fmt: skip
+        outcome = await worker.store.commit_alone(worker.id, work, turn, spec.policy.timeout or 10.0)
+    except HandlerRaised as raised:
+        error = raised.error
+    except Exception as lost:
+        log.warning("transaction_reply_lost", step=call.key, error=repr(lost))
+        outcome = await _look(worker, kept.get("turn"))
+    ex.running.pop(call.key, None)
+    ex.committing = False
+    if ex.abandoned:
+        return
+    if error is not None:
+        ex.arrive(call, None, error)
+        ex.next_transaction()
+    elif outcome in (Outcome.COMMITTED, Outcome.WOKEN):
+        committed: Turn = kept["turn"]
+        ex.forget_entries(len(entries))
+        ex.seq, ex.hash = committed.history[-1][2], committed.history[-1][9]
+        worker.committed_alone(committed)
+        ex.release(call, h.TRANSACTION_COMMITTED, RowWords(result=kept["result"], attempt=call.state.attempt))
+        ex.take_arrivals()
+        ex.next_transaction()
+    else:
+        worker.lost(ex, outcome or Outcome.MOVED)
+
+
+async def _look(worker: Worker, turn: Turn | None) -> Outcome | None:
+    """After a lost reply: is the turn there? If not, the claim is let go and whoever claims next reads the truth."""
+    if turn is None:
+        return None
+    for _ in range(20):
+        try:
+            return (await worker.store.look_up(worker.id, [turn]))[0]
+        except Exception:
+            await asyncio.sleep(0.25)
+    return None

@@ -1,0 +1,177 @@
+"""The end of a failed or cancelled instance: settle what is under way, then undo in reverse start order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.engine import codec, ids
+from holdfast.engine import history as h
+from holdfast.engine.replay import Call
+from holdfast.engine.retry import RetryAt, after_failure, error_payload
+from holdfast.engine.saga import owed, undo_order, unsettled
+from holdfast.engine.turns import NewEvent
+from holdfast.store.port import PendingEvent
+from holdfast.worker.standing import Phase, Standing
+
+if TYPE_CHECKING:
+    from holdfast.worker.execution import Execution
+
+
+class Undo:
+    """How far the undoing has come."""
+
+    def __init__(self, status: str, error: dict[str, Any]) -> None:
+        self.status = status  # what the instance will end as: failed or cancelled
+        self.error = error
+        self.current: Call | None = None
+        self.ready = False
+        self.attempt = 1
+        self.retry_at: int | None = None
+        self.done: dict[str, bool] = {}  # step key -> undone
+
+
+def begin_failing(ex: Execution, error: BaseException) -> bool:
+    """The body raised. False if there is nothing to settle and nothing to undo."""
+    if not any(owed(c) for c in ex.replay.compensable) and not any(unsettled(c) for c in ex.open.values()):
+        return False
+    ex.undo = Undo("failed", error_payload(error))
+    ex.record(h.INSTANCE_FAILING, "", codec.encode({"error": ex.undo.error}))
+    _close_body(ex)
+    return True
+
+
+def begin_cancel(ex: Execution, event: PendingEvent) -> None:
+    words = codec.decode(event.payload)
+    ex.consume(event)
+    error = {"type": "Cancelled", "message": words.get("reason") or "cancelled", "actor": words.get("actor")}
+    ex.undo = Undo("cancelled", error)
+    ex.record(h.INSTANCE_CANCELLING, "", codec.encode({"error": error, "reason": error["message"]}))
+    _close_body(ex)
+    if ex.worker.verbose:
+        ex.worker.note(ex, "cancelling", reason=error["message"])
+
+
+def resume(ex: Execution) -> None:
+    """Take up an undoing that an earlier claim began."""
+    journal = ex.replay.journal
+    assert journal.ending is not None
+    error = journal.ending.error
+    words = {"type": error.type, "message": error.message} if error else {"type": "Error", "message": ""}
+    ex.undo = Undo("failed" if journal.ending_type == h.INSTANCE_FAILING else "cancelled", words)
+    for key, (type_, _) in journal.undone.items():
+        if type_ in (h.COMPENSATION_COMPLETED, h.COMPENSATION_FAILED):
+            ex.undo.done[key] = type_ == h.COMPENSATION_COMPLETED
+    _close_body(ex)
+
+
+def _close_body(ex: Execution) -> None:
+    """Nothing new may be asked. What was asked and never begun is dropped; children are told to end."""
+    ex.replay.close()
+    for place, call in list(ex.open.items()):
+        if call.kind == "child":
+            ex.beyond_history()
+            ex.sends.append(
+                NewEvent(
+                    ex.tenant_id,
+                    ids.child_id(ex.tenant_id, ex.id, call.key),
+                    f"cancel:{ex.id.hex()}",
+                    "cancel",
+                    "",
+                    codec.encode({"reason": "its parent is ending", "actor": "holdfast"}),
+                    ex.worker.now(),
+                    ex.id,
+                )
+            )
+        elif call.kind in ("sleep", "signal") or not _must_settle(call):
+            if call.key in ex.running:
+                if call.kind == "step" and call.spec.compensate is None:
+                    ex.worker.cancel_handler(ex, call)
+                continue
+            del ex.open[place]
+            if call.state.phase is Phase.WAITING:
+                ex.waits -= 1
+
+
+def _must_settle(call: Call) -> bool:
+    """Begun, and its outcome matters: an effect nobody knows the outcome of, or a step that would be owed an undo."""
+    if call.kind == "effect":
+        return bool(call.state.unknown) or call.state.phase is Phase.RUNNING
+    begun = call.recorded is not None and call.recorded.opened is not None
+    return call.kind == "step" and call.spec.compensate is not None and begun
+
+
+def startable(ex: Execution, ready: list[Call]) -> list[Call]:
+    """While undoing only what must be settled still runs, and the compensation whose turn it is."""
+    undo = ex.undo
+    assert undo is not None
+    starts = [c for c in ready if _must_settle(c)]
+    if undo.current is not None and undo.ready:
+        undo.ready = False
+        starts.append(undo.current)
+    return starts
+
+
+def step(ex: Execution) -> bool:
+    """Move the undoing on. True if something changed and deciding should go on."""
+    undo = ex.undo
+    assert undo is not None
+    if undo.current is not None:
+        if undo.retry_at is not None and undo.retry_at <= ex.worker.now():
+            undo.retry_at, undo.ready = None, True
+        return False
+    if ex.running:
+        return False
+    waiting = [c for c in ex.open.values() if unsettled(c)]
+    for call in undo_order({id(c): c for c in [*ex.replay.compensable, *waiting]}.values()):
+        if call.key in undo.done:
+            continue
+        if unsettled(call) and (call.kind, call.key) in ex.open:
+            return False  # it must be settled before its own undo and those of everything started earlier
+        if not owed(call):
+            continue
+        _begin_undo(ex, undo, call)
+        return False
+    undone = list(undo.done.values())
+    ex.end(undo.status, undo.error, None if not undone else "complete" if all(undone) else "partial")
+    return True
+
+
+def _begin_undo(ex: Execution, undo: Undo, call: Call) -> None:
+    call.state = Standing()
+    undo.current, undo.attempt, undo.retry_at = call, 1, None
+    type_, words = ex.replay.journal.undone.get(call.key, ("", None))
+    if type_ == h.COMPENSATION_RETRIED and words is not None:
+        undo.attempt = words.attempt + 1
+        undo.retry_at = words.retry_at if words.retry_at > ex.worker.now() else None
+    undo.ready = undo.retry_at is None
+    if ex.worker.verbose:
+        ex.worker.note(ex, "compensating", step=call.key, attempt=undo.attempt)
+
+
+def arrived(ex: Execution, call: Call, error: BaseException | None) -> None:
+    undo = ex.undo
+    assert undo is not None
+    if error is None:
+        ex.record(h.COMPENSATION_COMPLETED, call.key, codec.encode({"attempt": undo.attempt}))
+        undo.done[call.key], undo.current = True, None
+        return
+    words: dict[str, Any] = {"attempt": undo.attempt, "error": error_payload(error)}
+    policy = getattr(call.spec, "policy", None)
+    verdict = None
+    if policy is not None:
+        verdict = after_failure(undo.attempt, policy, error, ex.worker.now(), ex.worker.entropy.random())
+    if isinstance(verdict, RetryAt):
+        ex.record(h.COMPENSATION_RETRIED, call.key, codec.encode(words | {"retry_at": verdict.at}))
+        undo.attempt, undo.retry_at = undo.attempt + 1, verdict.at
+    else:
+        ex.record(h.COMPENSATION_FAILED, call.key, codec.encode(words))
+        undo.done[call.key], undo.current = False, None
+        ex.worker.note(ex, "compensation_failed", step=call.key, error=repr(error))
+
+
+def describe(ex: Execution) -> str:
+    undo = ex.undo
+    assert undo is not None
+    if undo.current is not None:
+        return f"attempt {undo.attempt} of the compensation of {undo.current.key!r}"
+    return ""

@@ -1,0 +1,372 @@
+"""A worker: claims due instances, keeps their executions moving, hands them back, and steps aside when fenced."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import os
+import random
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from uuid_utils import uuid4
+
+from holdfast.engine import codec, ids
+from holdfast.engine.effects import LEASE, LEASE_MARGIN
+from holdfast.engine.replay import Call
+from holdfast.engine.turns import Outcome, Turn
+from holdfast.store.committer import Committer
+from holdfast.store.port import Claimed
+from holdfast.worker import running
+from holdfast.worker.execution import Execution
+
+if TYPE_CHECKING:
+    from holdfast.app.registry import Registry
+    from holdfast.store.port import Store
+    from holdfast.worker.liveness import Liveness
+
+log = structlog.get_logger("holdfast.worker")
+CLAIM_MAX = 500
+ATTEMPTS_LIMIT = 5  # claims in a row without a committed turn; the last three of them alone
+
+
+class Worker:
+    def __init__(
+        self, store: Store, registry: Registry, liveness: Callable[[bytes], Liveness], *, concurrency: int = 200,
+        queue: str = "default", poll_seconds: float = 0.5, payload_limit: int = codec.PAYLOAD_LIMIT,
+        verbose: bool = False, threads: int = 32, seed: int | None = None,
+        on_ended: Callable[[bytes], None] | None = None, on_committed: Callable[[Turn], None] | None = None,
+        committer_writers: int = 2,
+    ) -> None:  # fmt: skip
+        self.store = store
+        self.registry = registry
+        self.concurrency = concurrency
+        self.queue = queue
+        self.poll_seconds = poll_seconds
+        self.payload_limit = payload_limit
+        self.verbose = verbose
+        self.attempts_limit = ATTEMPTS_LIMIT
+        self.entropy = random.Random(seed)
+        self.pool = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-step")
+        self.now = store.now
+        self.id = b""
+        self.executions: dict[bytes, Execution] = {}
+        self.alone = False
+        self.stopping = False
+        self.wakeup = asyncio.Event()
+        self._make_liveness = liveness
+        self._on_ended = on_ended
+        self._on_committed = on_committed
+        self._writers = committer_writers
+        self._timers: list[tuple[int, int, Execution]] = []
+        self._timer_number = 0
+        self._salts = b""
+        self._salt_at = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._main: asyncio.Task[None] | None = None
+        self._suspects_at = 0.0
+        self.committer: Committer
+        self.liveness: Liveness
+
+    # -- life
+
+    async def start(self, *, background: bool = True) -> None:
+        await self._register()
+        if background:
+            self._main = asyncio.create_task(self._run(), name="holdfast-worker")
+
+    async def _register(self) -> None:
+        """A new incarnation: its id is random, so no row of an earlier one can be mistaken for ours."""
+        self.id = uuid4().bytes
+        self.liveness = self._make_liveness(self.id)
+        definitions = ", ".join(f"{key} v{version}" for key, version in self.registry.places())
+        await self.liveness.acquire()
+        await self.store.write(
+            "register_worker", id=self.id, host=socket.gethostname(), pid=os.getpid(), now=self.now(),
+            liveness=self.liveness.word, definitions=definitions,
+        )  # fmt: skip
+        self.committer = Committer(self.store, self.id, writers=self._writers)
+        self.committer.on_batch = self._batch_committed
+        self.committer.start()
+        self.liveness.start(self.fenced)
+        log.info("worker_started", worker=ids.worker_word(self.id))
+
+    async def stop(self, timeout: float = 30.0) -> None:
+        """Claim nothing more, let what runs come to its next turn, hand back the rest."""
+        self.stopping = True
+        self.wakeup.set()
+        deadline = asyncio.get_running_loop().time() + timeout
+        while self.executions and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.01)
+        if self._main is not None:
+            self._main.cancel()
+            await asyncio.gather(self._main, return_exceptions=True)
+        self._abandon_all()
+        await self.committer.close()
+        await self.liveness.stop()
+        await self.store.release_worker(self.id, self.id, stopped=True)
+        await self.liveness.forget()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.pool.shutdown(wait=False)
+        log.info("worker_stopped", worker=ids.worker_word(self.id))
+
+    def fenced(self) -> None:
+        """Somebody took our instances over. Stop at once; the next incarnation starts from the rows."""
+        if self.stopping:
+            return
+        log.warning("worker_fenced", worker=ids.worker_word(self.id), instances=len(self.executions))
+        self._abandon_all()
+        self._spawn(self._again())
+
+    async def _again(self) -> None:
+        old_committer, old_liveness = self.committer, self.liveness
+        await self._register()
+        await old_liveness.stop()
+        await old_liveness.forget()
+        await old_committer.close()
+        self.wakeup.set()
+
+    def _abandon_all(self) -> None:
+        for execution in list(self.executions.values()):
+            self._abandon(execution)
+
+    def _abandon(self, execution: Execution) -> None:
+        self.executions.pop(execution.id, None)
+        execution.abandon()
+        for task in list(execution.running.values()):
+            if task is not None:
+                task.cancel()
+
+    def _spawn(self, coroutine: Any) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- claiming
+
+    async def _run(self) -> None:
+        pause = 0.05
+        while not self.stopping:
+            try:
+                claimed, due = await self.run_once()
+                pause = 0.05
+            except Exception as error:
+                log.warning("claim_failed", error=repr(error))
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 2.0)
+                continue
+            if claimed and not self.alone and len(self.executions) < self.concurrency * 3 // 4:
+                continue
+            await self._wait(due)
+
+    async def _wait(self, due: int | None) -> None:
+        """Until somebody wakes us, the next timer falls due, or it is time to poll: polling is the truth."""
+        seconds = self.poll_seconds
+        for at in (due, self._timers[0][0] if self._timers else None):
+            if at is not None:
+                seconds = min(seconds, max(0.0, (at - self.now()) / 1_000_000) + 0.001)
+        if self.wakeup.is_set():
+            self.wakeup.clear()
+            return
+        handle = asyncio.get_running_loop().call_later(seconds, self.wakeup.set)
+        await self.wakeup.wait()
+        handle.cancel()
+        self.wakeup.clear()
+
+    async def run_once(self) -> tuple[int, int | None]:
+        """One pass: fire timers in memory, look for events of what runs here, claim what is due."""
+        self._fire_timers()
+        await self._look_for_events()
+        if self.alone:
+            if self.executions:
+                return 0, None
+            self.alone = False
+        room = min(self.concurrency - len(self.executions), CLAIM_MAX)
+        if room <= 0 or self.stopping:
+            return 0, None
+        worker_id = self.id
+        places = self.registry.places()
+        claimed: list[Claimed] = []
+        due = None
+        if await self._suspects_wait():
+            if self.executions:
+                return 0, None  # let what runs finish first: a suspect runs alone
+            claimed, _ = await self.store.claim(worker_id, places, self.queue, 1, alone=True)
+            self.alone = bool(claimed)
+        if not claimed:
+            claimed, due = await self.store.claim(worker_id, places, self.queue, room, alone=False)
+        if worker_id != self.id:
+            return 0, None  # fenced meanwhile: these claims went with the old incarnation
+        for row in claimed:
+            self.take(row)
+        return len(claimed), due
+
+    async def _suspects_wait(self) -> bool:
+        """Whether instances are due that took their worker down twice; asked rarely, they are rare."""
+        now = asyncio.get_running_loop().time()
+        if now < self._suspects_at:
+            return False
+        found = await self.store.fetch("suspects", queue=self.queue, now=self.now())
+        known = set(self.registry.places())
+        if any((key, version) in known for key, version in found):
+            return True
+        self._suspects_at = now + max(2.0, self.poll_seconds * 4)
+        return False
+
+    def take(self, claimed: Claimed) -> None:
+        definition = self.registry.find(claimed.definition_key, claimed.definition_version)
+        execution = Execution(self, claimed, definition)
+        self.executions[claimed.id] = execution
+        try:
+            execution.begin()
+        except Exception as error:
+            self._broken(execution, error)
+
+    def _broken(self, execution: Execution, error: BaseException) -> None:
+        """A broken promise of our own: record it, drop the execution, let the claim be taken up afresh."""
+        log.error("execution_broken", instance=ids.instance_word(execution.id), error=repr(error), exc_info=error)
+        self._abandon(execution)
+        self._spawn(self._let_go(execution))
+
+    def busy(self) -> bool:
+        """Whether anything here moves by itself: a handler runs, a turn is on its way to disk, events are read."""
+        return bool(self._tasks) or any(
+            ex.committing or ex.arrived or any(t is not None for t in ex.running.values())
+            for ex in self.executions.values()
+        )
+
+    async def next_due(self) -> int | None:
+        """When the next timer falls due, here or in the store."""
+        times = [at for at, _, ex in self._timers if not ex.abandoned and ex.id in self.executions]
+        due = await self.store.next_due(self.registry.places(), self.queue)
+        if due is not None:
+            times.append(due)
+        return min(times) if times else None
+
+    # -- what an execution asks of its worker
+
+    def submit(self, turn: Turn, done: Callable[[Outcome | BaseException], None]) -> None:
+        self.committer.submit(turn, done)
+
+    def run(self, execution: Execution, call: Call) -> None:
+        running.start(self, execution, call)
+
+    def salt(self) -> bytes:
+        at = self._salt_at
+        if at >= len(self._salts):
+            self._salts, at = os.urandom(4096), 0
+        self._salt_at = at + 16
+        return self._salts[at : at + 16]
+
+    def not_after(self) -> int:
+        return min(self.liveness.lease_end(), self.now() + LEASE) - LEASE_MARGIN
+
+    def wake_at(self, execution: Execution, at: int) -> None:
+        self._timer_number += 1
+        heapq.heappush(self._timers, (at, self._timer_number, execution))
+        self.wakeup.set()
+
+    def _fire_timers(self) -> None:
+        now = self.now()
+        while self._timers and self._timers[0][0] <= now:
+            _, _, execution = heapq.heappop(self._timers)
+            if not execution.abandoned and not execution.committing and execution.id in self.executions:
+                execution.decide()
+
+    async def _look_for_events(self) -> None:
+        """Cancels and signals for instances that are running here."""
+        if not self.executions:
+            return
+        for tenant_id, id_, woken in await self.store.fetch("woken_claims", worker_id=self.id):
+            execution = self.executions.get(id_)
+            if execution is not None and execution.tenant_id == tenant_id and woken > execution.woken:
+                self.fetch_events(execution)
+
+    def fetch_events(self, execution: Execution) -> None:
+        self._spawn(self._fetch_events(execution))
+
+    async def _fetch_events(self, execution: Execution) -> None:
+        while not execution.abandoned:
+            try:
+                woken, events = await self.store.pending_events(execution.tenant_id, execution.id)
+            except Exception as error:
+                log.warning("events_not_read", error=repr(error))
+                await asyncio.sleep(0.1)
+                continue
+            execution.new_events(woken, events)
+            return
+
+    def cancel_handler(self, execution: Execution, call: Call) -> None:
+        task = execution.running.get(call.key)
+        if task is not None and call.spec.signature.is_async:
+            task.cancel()
+
+    def lost(self, execution: Execution, outcome: Outcome | BaseException) -> None:
+        """The turn is not ours to take, or nobody can say what became of it: write nothing, stop its handlers.
+
+        If the claim is still ours it is let go, and whoever claims next starts from what is on disk."""
+        log.warning("turn_refused", instance=ids.instance_word(execution.id), outcome=str(outcome))
+        self._abandon(execution)
+        if outcome is not Outcome.FENCED:
+            self._spawn(self._let_go(execution))
+
+    async def _let_go(self, execution: Execution) -> None:
+        pause = 0.05
+        while not self.stopping:
+            try:
+                await self.store.write(
+                    "release_claim", tenant_id=execution.tenant_id, id=execution.id, fence=execution.fence,
+                    worker_id=self.id, run_at=self.now(),
+                )  # fmt: skip
+                self.wakeup.set()
+                return
+            except Exception as error:
+                log.warning("claim_not_released", error=repr(error))
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 2.0)
+
+    def committed_alone(self, turn: Turn) -> None:
+        if self._on_committed is not None:
+            self._on_committed(turn)
+
+    def handed_back(self, execution: Execution, ended: bool) -> None:
+        self.executions.pop(execution.id, None)
+        if ended and self._on_ended is not None:
+            self._on_ended(execution.id)
+        if len(self.executions) <= self.concurrency * 3 // 4:
+            self.wakeup.set()
+
+    def _batch_committed(self, turns: list[Turn]) -> None:
+        if self._on_committed is not None:
+            for turn in turns:
+                if turn.starts or turn.events or (turn.change is not None and turn.change.completed_at is not None):
+                    self._on_committed(turn)
+
+    async def observe(self, execution: Execution, call: Call, value: Any, error: BaseException | None) -> None:
+        """A result that came after the claim was lost: kept as evidence, it moves nothing."""
+        if call.kind != "effect":
+            return
+        if error is None:
+            try:
+                payload, outcome = codec.encode(value), "returned"
+            except Exception:
+                payload, outcome = codec.encode(repr(value)[:2000]), "returned"
+        else:
+            payload, outcome = codec.encode({"type": type(error).__name__, "message": str(error)[:2000]}), "raised"
+        await self.store.write(
+            "observe_effect", tenant_id=execution.tenant_id, id=uuid4().bytes,
+            effect_id=ids.effect_id(execution.tenant_id, execution.id, call.key), instance_id=execution.id,
+            worker_id=self.id, fence=execution.fence, attempt=call.state.attempt, observed_at=self.now(),
+            outcome=outcome, payload=payload,
+        )  # fmt: skip
+
+    def note(self, execution: Execution, event: str, **fields: Any) -> None:
+        log.info(
+            event, tenant=execution.tenant_id, instance=ids.instance_word(execution.id),
+            workflow=execution.claimed.definition_key, **fields,
+        )  # fmt: skip

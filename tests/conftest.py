@@ -1,0 +1,56 @@
+"""Fixtures for every test: one private PostgreSQL for the whole run, one database per test.
+
+A run on one process starts the cluster when the first test asks for it. Under xdist the controller
+starts it and hands the port to its workers, so that it outlives each of them.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.postgres import Cluster, Server
+
+cluster_key = pytest.StashKey[Cluster]()
+
+
+def shared_cluster(config: pytest.Config) -> Cluster:
+    if cluster_key not in config.stash:
+        config.stash[cluster_key] = cluster = Cluster(durable=False)
+        cluster.start()
+    return config.stash[cluster_key]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["postgres_port"] = shared_cluster(node.config).port
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if cluster := config.stash.get(cluster_key, None):
+        cluster.remove()
+
+
+@pytest.fixture(scope="session")
+def postgres(request: pytest.FixtureRequest) -> Server:
+    """The PostgreSQL server of this run. Tests that stop or crash one start their own `Cluster`."""
+    if workerinput := getattr(request.config, "workerinput", None):
+        return Server(workerinput["postgres_port"])
+    return shared_cluster(request.config)
+
+
+@pytest.fixture(scope="session")
+def postgres_template() -> str | None:
+    """The database that `postgres_url` copies; None for an empty one.
+
+    A folder whose tests want a migrated database overrides this in its conftest.py:
+    `return postgres.template("migrated", migrate)`, where `migrate(dsn)` runs once per test run.
+    """
+    return None
+
+
+@pytest.fixture
+def postgres_url(postgres: Server, postgres_template: str | None) -> Iterator[str]:
+    """The DSN of a fresh database for this test alone, dropped afterwards whoever is still connected."""
+    with postgres.database(template=postgres_template) as url:
+        yield url

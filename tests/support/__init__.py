@@ -1,0 +1,1 @@
+"""What tests share: real services they run against, never fakes of our own rooms."""
