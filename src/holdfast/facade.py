@@ -25,7 +25,7 @@ from holdfast.engine.builder import Workflow
 from holdfast.engine.errors import BadInput, HoldfastError
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.sqlite import SqliteStore, connect
-from holdfast.worker.liveness import liveness_for
+from holdfast.worker.liveness import LEASE_SECONDS, liveness_for
 from holdfast.worker.worker import Worker
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -185,16 +185,18 @@ class Effects:
 class WorkerScope:
     """`async with hf.worker():` runs a worker for as long as the block lasts."""
 
-    def __init__(self, holdfast: Holdfast, options: dict[str, Any]) -> None:
+    def __init__(self, holdfast: Holdfast, lease: float, options: dict[str, Any]) -> None:
         self._holdfast = holdfast
+        self._lease = lease
         self._options = options
         self.worker: Worker | None = None
 
     async def __aenter__(self) -> Worker:
         service = self._holdfast.service
         self.worker = Worker(
-            service.store, service.registry, liveness_for(service.store), payload_limit=service.payload_limit,
-            on_ended=service.waiters.ended, on_committed=service.stirred, **self._options,
+            service.store, service.registry, liveness_for(service.store, self._lease),
+            payload_limit=service.payload_limit, on_ended=service.waiters.ended, on_committed=service.stirred,
+            **self._options,
         )  # fmt: skip
         await self.worker.start()
         service.workers.append(self.worker)
@@ -271,10 +273,12 @@ class Holdfast:
 
     def worker(
         self, *, concurrency: int = 200, queue: str = "default", poll_seconds: float = 0.5, threads: int = 32,
-        verbose: bool = False,
+        verbose: bool = False, lease: float = LEASE_SECONDS,
     ) -> WorkerScope:  # fmt: skip
-        """A worker for the length of an `async with` block."""
-        return WorkerScope(self, {
+        """A worker for the length of an `async with` block.
+
+        `lease`: on PostgreSQL, for how many seconds one that does not answer keeps its instances."""
+        return WorkerScope(self, lease, {
             "concurrency": concurrency, "queue": queue, "poll_seconds": poll_seconds, "threads": threads,
             "verbose": verbose,
         })  # fmt: skip

@@ -49,7 +49,8 @@ class Harness(Holdfast):
 
     def __init__(
         self, app: Holdfast | None = None, *, url: str | None = None, clock: ManualClock | None = None, seed: int = 1,
-        wrap_store: Callable[[Any], Any] | None = None, verbose: bool = False,
+        wrap_store: Callable[[Any], Any] | None = None, liveness: Callable[[bytes], Any] | None = None,
+        verbose: bool = False,
     ) -> None:  # fmt: skip
         self._folder = tempfile.TemporaryDirectory(prefix="holdfast-test-")
         super().__init__(
@@ -58,6 +59,7 @@ class Harness(Holdfast):
         self.clock = clock or ManualClock()
         self._seed = seed
         self._wrap = wrap_store
+        self._liveness = liveness
         self._verbose = verbose
         self.test_worker: Worker | None = None
 
@@ -70,7 +72,7 @@ class Harness(Holdfast):
         await super().open(migrate=migrate)
         service = self.service
         self.test_worker = Worker(
-            service.store, service.registry, liveness_for(service.store), payload_limit=service.payload_limit,
+            service.store, service.registry, self._liveness or liveness_for(service.store), payload_limit=service.payload_limit,
             on_ended=service.waiters.ended, on_committed=service.stirred, seed=self._seed, verbose=self._verbose,
         )  # fmt: skip
         await self.test_worker.start(background=False)

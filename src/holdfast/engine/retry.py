@@ -83,7 +83,16 @@ def microseconds(span: timedelta | float | int) -> int:
 
 def error_payload(error: BaseException) -> dict[str, Any]:
     """An error as history keeps it: its type and its words, no traceback, no locals."""
-    return {"type": type(error).__name__, "message": str(error)[:2000]}
+    try:
+        message = str(error)
+    except Exception:
+        message = "(its text cannot be read)"
+    return {"type": type(error).__name__, "message": storable(message[:2000])}
+
+
+def storable(text: str) -> str:
+    """Text as both databases can keep it: no NUL, no lone surrogates."""
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
 Chance = Callable[[], float]

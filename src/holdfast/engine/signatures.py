@@ -35,6 +35,7 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
 class Signature(msgspec.Struct, frozen=True):
     is_async: bool
     info: str | None  # the parameter annotated StepInfo
+    info_at: int | None  # its place among the positional parameters; None: by name only
     only_info: bool  # nothing but StepInfo is taken: a builder's handler
     first_type: Any  # annotation of the first ordinary parameter (a workflow's input after ctx)
     returns: Any
@@ -72,12 +73,14 @@ def _look(function: Callable[..., Any]) -> Signature:
     except (TypeError, ValueError):
         parameters = []
     info = next((p.name for p in parameters if _is_info(hints.get(p.name, p.annotation))), None)
+    taken = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     ordinary = [p for p in parameters if p.name != info]
     positional = [p for p in ordinary if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     many = any(p.kind is p.VAR_POSITIONAL for p in ordinary)
     return Signature(
         is_async=inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(call),
         info=info,
+        info_at=next((n for n, p in enumerate(taken) if p.name == info), None),
         only_info=info is not None and not ordinary,
         first_type=hints.get(positional[0].name) if positional else None,
         returns=hints.get("return"),

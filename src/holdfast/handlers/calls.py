@@ -17,10 +17,17 @@ def bound(
 ) -> Callable[[], Any]:
     """The call with its StepInfo in the place where it asks for it."""
     assert signature.info is not None
-    return partial(function, info) if signature.only_info else partial(function, *args, **{signature.info: info})
+    if signature.only_info:
+        return partial(function, info)
+    at = signature.info_at
+    if at is None or at > len(args):
+        return partial(function, *args, **{signature.info: info})
+    return partial(function, *args[:at], info, *args[at:])
 
 
-async def call_async(function: Callable[..., Any], args: tuple[Any, ...], timeout: float) -> Any:
+async def call_async(function: Callable[..., Any], args: tuple[Any, ...], timeout: float | None) -> Any:
+    if timeout is None:
+        return await function(*args)
     async with asyncio.timeout(timeout):
         return await function(*args)
 

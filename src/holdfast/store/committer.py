@@ -146,6 +146,9 @@ class Committer:
                 break
             except Exception as error:
                 log.warning("commit_failed", turns=len(left), error=repr(error))
+                if self.store.blames_the_data(error):
+                    outcomes.update(await self._one_by_one(turns, left, error))
+                    break
                 if loop.time() > deadline:
                     outcomes.update((n, error) for n in left)
                     break
@@ -159,6 +162,17 @@ class Committer:
             outcomes.update((n, outcome) for n, outcome in zip(left, there, strict=True) if outcome is not None)
             left = [n for n, outcome in zip(left, there, strict=True) if outcome is None]
         return [outcomes[n] for n in range(len(turns))]
+
+    async def _one_by_one(
+        self, turns: list[Turn], left: list[int], error: Exception
+    ) -> dict[int, Outcome | BaseException]:
+        """The database refused what one of them holds: that one alone fails, its neighbours are committed."""
+        if len(left) == 1:
+            return {left[0]: error}
+        outcomes: dict[int, Outcome | BaseException] = {}
+        for n in left:
+            [outcomes[n]] = await self._settle([turns[n]])
+        return outcomes
 
 
 def _held(instance_id: bytes, moved: set[bytes], busy_moved: set[bytes], busy_woken: set[bytes]) -> bool:

@@ -14,6 +14,7 @@ from holdfast.engine.errors import StoreUnavailable
 from holdfast.engine.turns import Outcome, Turn
 from holdfast.store.batch import Batch
 from holdfast.store.hints import Hints
+from holdfast.store.literals import Pack, packers
 from holdfast.store.port import Claimed, HandlerRaised, PastRow, PendingEvent, claimed
 from holdfast.store.statements import statement, texts, translate
 
@@ -66,7 +67,7 @@ class PostgresCommits:
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
-        self._prepared: dict[tuple[bool, ...], tuple[Any, tuple[str, ...]]] = {}
+        self._prepared: dict[tuple[bool, ...], tuple[Any, tuple[str, ...], dict[str, Pack]]] = {}
 
     async def run(self, worker_id: bytes | None, batch: Batch, now: int) -> tuple[int, set[bytes], int, int]:
         rows: dict[str, Sequence[tuple[Any, ...]]] = {
@@ -76,15 +77,17 @@ class PostgresCommits:
         present = tuple(bool(rows[part]) for part in PARTS)
         found = self._prepared.get(present)
         if found is None:
-            translated = translate(commit_sql(present), "postgres")
-            found = (await self.connection.prepare(translated.sql), translated.parameters)
+            sql = commit_sql(present)
+            translated = translate(sql, "postgres")
+            found = (await self.connection.prepare(translated.sql), translated.parameters, packers(sql))
             self._prepared[present] = found
-        prepared, parameters = found
+        prepared, parameters, packs = found
         values: dict[str, Any] = {"worker_id": worker_id, "now": now}
         for part in PARTS:
             if rows[part]:
                 for number, column in enumerate(zip(*rows[part], strict=True), 1):
-                    values[f"{part}_{number}"] = column
+                    name = f"{part}_{number}"
+                    values[name] = packs[name](column)
         won, kept, started, sent = await prepared.fetchrow(*[values[name] for name in parameters])
         return won, set(kept or ()), started, sent
 
@@ -174,6 +177,12 @@ class PostgresStore:
         return int((await self._pool.execute(found.sql, *found.bind(values))).rpartition(" ")[2])
 
     # -- turns
+
+    def blames_the_data(self, error: BaseException) -> bool:
+        """Whether the database refused a value: trying the same again cannot help."""
+        if isinstance(error, asyncpg.PostgresError):
+            return str(error.sqlstate or "")[:2] in ("22", "23", "42", "54")
+        return isinstance(error, (UnicodeError, TypeError, asyncpg.DataError))
 
     @asynccontextmanager
     async def _writer(self) -> AsyncIterator[PostgresCommits]:
@@ -328,7 +337,7 @@ class PostgresStore:
 
     async def release_on(self, connection: Any, worker_id: bytes, by: bytes, *, stopped: bool) -> int:
         """Fence a worker and put its instances back, in one transaction."""
-        now = await connection.fetchval(statement("read_clock", "postgres").sql)
+        now = self.now()
         async with connection.transaction():
             await connection.execute(statement("lock_worker", "postgres").sql, worker_id)
             fence = statement("fence_worker", "postgres")

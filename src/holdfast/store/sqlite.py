@@ -247,6 +247,12 @@ class SqliteStore:
 
     # -- turns
 
+    def blames_the_data(self, error: BaseException) -> bool:
+        """Whether the database refused a value: trying the same again cannot help."""
+        return isinstance(
+            error, (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, UnicodeError, TypeError, OverflowError)
+        )
+
     async def commit(self, worker_id: bytes | None, turns: Sequence[Turn]) -> list[Outcome]:
         now = self.now()
 

@@ -148,6 +148,8 @@ class Execution:
                 "input_hash": codec.digest(claimed.input),
             }  # fmt: skip
             self.record(h.INSTANCE_STARTED, claimed.definition_key, codec.encode(words), hard=False)
+            if self.worker.verbose:
+                self.worker.note(self, "instance_started", version=claimed.definition_version)
         if claimed.attempts > self.worker.attempts_limit:
             self._bury()
             return
@@ -323,6 +325,8 @@ class Execution:
                         b'{"event_id":' + codec.encode(event_for.id) + b',"result":' + event_for.payload + b"}",
                     )  # fmt: skip
                     self.release(call, h.SIGNAL_RECEIVED, RowWords(result=msgspec.Raw(event_for.payload)))
+                    if self.worker.verbose:
+                        self.worker.note(self, "signal_received", signal=event_for.name)
                     return True
             waits = standing.phase is Phase.WAITING and standing.at is not None and standing.at <= now
             if waits and (due is None or standing.at < due.state.at):
@@ -339,9 +343,13 @@ class Execution:
             # Soft when nothing else could have come first: what follows is decided by the recorded due time alone.
             self.record(h.TIMER_FIRED, call.key, b"{}", hard=len(self.open) > 1)
             self.release(call, h.TIMER_FIRED, RowWords())
+            if self.worker.verbose:
+                self.worker.note(self, "timer_fired", timer=call.key)
         elif call.kind == "signal":
             self.record(h.WAIT_TIMED_OUT, call.key, b"{}")
             self.release(call, h.WAIT_TIMED_OUT, RowWords())
+            if self.worker.verbose:
+                self.worker.note(self, "wait_timed_out", signal=call.spec.name)
         else:
             self.waits -= 1
             call.state.ready()

@@ -19,12 +19,16 @@ import structlog
 
 from holdfast.engine import ids
 from holdfast.engine.effects import LEASE
+from holdfast.engine.errors import BadInput
+from holdfast.engine.retry import SECOND
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.sqlite import SqliteStore
 
 log = structlog.get_logger("holdfast.liveness")
 BEAT_SECONDS = 1.0
 MISSED_BEATS = 2
+LEASE_SECONDS = LEASE / SECOND
+LEASE_SECONDS_MIN = 4.0  # an effect may begin until the lease's margin: below this hardly ever
 
 
 class Liveness(Protocol):
@@ -161,7 +165,9 @@ class SessionLiveness:
         """The session lock went with its connection."""
 
 
-def liveness_for(store: Any) -> Callable[[bytes], Liveness]:
+def liveness_for(store: Any, lease: float = LEASE_SECONDS) -> Callable[[bytes], Liveness]:
+    if lease < LEASE_SECONDS_MIN:
+        raise BadInput(f"lease is {lease!r}: expected at least {LEASE_SECONDS_MIN} seconds, several heartbeats")
     if isinstance(store, SqliteStore):
         return lambda worker_id: FileLiveness(store, worker_id)
-    return lambda worker_id: SessionLiveness(store, worker_id)
+    return lambda worker_id: SessionLiveness(store, worker_id, round(lease * SECOND))

@@ -46,8 +46,7 @@ def _start_call(
     if signature.info is not None:
         function, args = bound(function, args, signature, step_info(ex, call)), ()
     if signature.is_async:
-        work = function(*args) if timeout is None else call_async(function, args, timeout)
-        _launch(ex, call, work)
+        _launch(ex, call, call_async(function, args, timeout))
     elif getattr(call.spec, "thread", True):
         _launch(ex, call, call_in_thread(worker.pool, function, args, timeout))
     else:

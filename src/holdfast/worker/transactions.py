@@ -87,6 +87,8 @@ async def _run(worker: Worker, ex: Execution, call: Call) -> None:
         ex.forget_entries(len(entries))
         ex.seq, ex.hash = committed.history[-1][2], committed.history[-1][9]
         worker.committed_alone(committed)
+        if worker.verbose:
+            worker.note(ex, "transaction_committed", step=call.key, attempt=call.state.attempt)
         ex.release(call, h.TRANSACTION_COMMITTED, RowWords(result=kept["result"], attempt=call.state.attempt))
         ex.take_arrivals()
         ex.next_transaction()

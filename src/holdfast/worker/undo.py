@@ -154,6 +154,8 @@ def arrived(ex: Execution, call: Call, error: BaseException | None) -> None:
     if error is None:
         ex.record(h.COMPENSATION_COMPLETED, call.key, codec.encode({"attempt": undo.attempt}))
         undo.done[call.key], undo.current = True, None
+        if ex.worker.verbose:
+            ex.worker.note(ex, "compensated", step=call.key, attempt=undo.attempt)
         return
     words: dict[str, Any] = {"attempt": undo.attempt, "error": error_payload(error)}
     policy = getattr(call.spec, "policy", None)

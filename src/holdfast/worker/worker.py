@@ -68,6 +68,7 @@ class Worker:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._main: asyncio.Task[None] | None = None
         self._suspects_at = 0.0
+        self._claims_in_doubt = False
         self.committer: Committer
         self.liveness: Liveness
 
@@ -84,10 +85,14 @@ class Worker:
         self.liveness = self._make_liveness(self.id)
         definitions = ", ".join(f"{key} v{version}" for key, version in self.registry.places())
         await self.liveness.acquire()
-        await self.store.write(
-            "register_worker", id=self.id, host=socket.gethostname(), pid=os.getpid(), now=self.now(),
-            liveness=self.liveness.word, definitions=definitions,
-        )  # fmt: skip
+        try:
+            await self.store.write(
+                "register_worker", id=self.id, host=socket.gethostname(), pid=os.getpid(), now=self.now(),
+                liveness=self.liveness.word, definitions=definitions,
+            )  # fmt: skip
+        except BaseException:
+            await self.liveness.forget()
+            raise
         self.committer = Committer(self.store, self.id, writers=self._writers)
         self.committer.on_batch = self._batch_committed
         self.committer.start()
@@ -179,9 +184,9 @@ class Worker:
         self.wakeup.clear()
 
     async def run_once(self) -> tuple[int, int | None]:
-        """One pass: fire timers in memory, look for events of what runs here, claim what is due."""
+        """One pass: fire timers in memory, look at what is claimed here, claim what is due."""
         self._fire_timers()
-        await self._look_for_events()
+        await self._look_at_claims()
         if self.alone:
             if self.executions:
                 return 0, None
@@ -196,15 +201,24 @@ class Worker:
         if await self._suspects_wait():
             if self.executions:
                 return 0, None  # let what runs finish first: a suspect runs alone
-            claimed, _ = await self.store.claim(worker_id, places, self.queue, 1, alone=True)
+            claimed, _ = await self._claim(worker_id, places, 1, alone=True)
             self.alone = bool(claimed)
         if not claimed:
-            claimed, due = await self.store.claim(worker_id, places, self.queue, room, alone=False)
+            claimed, due = await self._claim(worker_id, places, room, alone=False)
         if worker_id != self.id:
             return 0, None  # fenced meanwhile: these claims went with the old incarnation
         for row in claimed:
             self.take(row)
         return len(claimed), due
+
+    async def _claim(
+        self, worker_id: bytes, places: list[tuple[str, int]], limit: int, *, alone: bool
+    ) -> tuple[list[Claimed], int | None]:
+        try:
+            return await self.store.claim(worker_id, places, self.queue, limit, alone=alone)
+        except BaseException:
+            self._claims_in_doubt = True  # it may have been done all the same
+            raise
 
     async def _suspects_wait(self) -> bool:
         """Whether instances are due that took their worker down twice; asked rarely, they are rare."""
@@ -278,14 +292,22 @@ class Worker:
             if not execution.abandoned and not execution.committing and execution.id in self.executions:
                 execution.decide()
 
-    async def _look_for_events(self) -> None:
-        """Cancels and signals for instances that are running here."""
-        if not self.executions:
+    async def _look_at_claims(self) -> None:
+        """Cancels and signals for what runs here; and claims whose reply was lost: ours on disk, unknown to us."""
+        if not self.executions and not self._claims_in_doubt:
             return
-        for tenant_id, id_, woken in await self.store.fetch("woken_claims", worker_id=self.id):
+        worker_id = self.id
+        for tenant_id, id_, fence, woken in await self.store.fetch("held_claims", worker_id=worker_id):
             execution = self.executions.get(id_)
-            if execution is not None and execution.tenant_id == tenant_id and woken > execution.woken:
+            if execution is None:
+                if self._claims_in_doubt:
+                    await self.store.write(
+                        "release_claim", tenant_id=tenant_id, id=id_, fence=fence, worker_id=worker_id,
+                        run_at=self.now(),
+                    )  # fmt: skip
+            elif execution.tenant_id == tenant_id and woken > execution.woken:
                 self.fetch_events(execution)
+        self._claims_in_doubt = False
 
     def fetch_events(self, execution: Execution) -> None:
         self._spawn(self._fetch_events(execution))

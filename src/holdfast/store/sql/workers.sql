@@ -38,8 +38,8 @@ where i.locked_by = :worker_id
 select distinct definition_key, definition_version from holdfast.instances
 where queue = :queue and run_at is not null and locked_by is null and run_at <= :now and attempts >= 2
 
--- name: woken_claims
-select tenant_id, id, woken from holdfast.instances where locked_by = :worker_id and woken > 0
+-- name: held_claims
+select tenant_id, id, fence, woken from holdfast.instances where locked_by = :worker_id
 
 -- name: release_claim
 update holdfast.instances set locked_by = null, locked_at = null, run_at = :run_at

@@ -1,0 +1,119 @@
+"""Which app and which database a command works on, and how it gets hold of them.
+
+A command that needs no workflows needs no app: `Place.open` then makes a bare Holdfast on the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import wraps
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+import click
+
+from holdfast import Holdfast
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Place:
+    """Where a command works: an app, a database, or both; the database given here wins over the app's."""
+
+    def __init__(self, app: str | None, database: str | None) -> None:
+        self.app = app
+        self.database = database
+
+    def load(self) -> tuple[ModuleType, Holdfast]:
+        """The app and the module it stands in."""
+        if not self.app:
+            raise click.UsageError("this command runs workflows: name the app, --app module:object or HOLDFAST_APP")
+        module, hf = find_app(self.app)
+        if self.database:
+            hf.url = self.database
+        return module, hf
+
+    def holdfast(self) -> Holdfast:
+        """For commands that need the database only: the app is looked at only to learn its URL."""
+        if self.database or not self.app:
+            return Holdfast(self.database)
+        return self.load()[1]
+
+    def ask(self, use: Callable[[Holdfast], Awaitable[T]]) -> T:
+        """Open the database, which must be migrated already, and use it once."""
+
+        async def whole() -> T:
+            async with opened(self.holdfast(), migrate=False) as hf:
+                return await use(hf)
+
+        return run(whole())
+
+
+def place_options(function: F) -> F:
+    """Adds --app and --database; the command receives them as `place`."""
+
+    @click.option("--app", envvar="HOLDFAST_APP", metavar="MODULE:OBJECT", help="The app  [env: HOLDFAST_APP]")
+    @click.option(
+        "--database", envvar="HOLDFAST_DATABASE_URL", metavar="URL",
+        help="sqlite:///file.db or postgresql://…, instead of the app's  [env: HOLDFAST_DATABASE_URL]",
+    )  # fmt: skip
+    @wraps(function)
+    def with_place(*args: Any, app: str | None, database: str | None, **kwargs: Any) -> Any:
+        return function(*args, place=Place(app, database), **kwargs)
+
+    return with_place  # type: ignore[return-value]
+
+
+def tenant_option(function: F) -> F:
+    return click.option("--tenant", envvar="HOLDFAST_TENANT", default="default", show_default=True)(function)
+
+
+@asynccontextmanager
+async def opened(hf: Holdfast, *, migrate: bool) -> AsyncIterator[Holdfast]:
+    await hf.open(migrate=migrate)
+    try:
+        yield hf
+    finally:
+        await hf.close()
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run on uvloop where there is one: half the cost per awaited thing."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(work)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
+
+
+def find_app(spec: str) -> tuple[ModuleType, Holdfast]:
+    """`module:object`; `module` alone means its `hf`. The current folder is looked in first."""
+    name, _, path = spec.partition(":")
+    here = str(Path.cwd())
+    if sys.path[:1] != [here]:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:
+        if os.environ.get("HOLDFAST_DEBUG") == "1":
+            raise
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            raise click.UsageError(f"no module {error.name!r} here or on the path: correct --app {spec}") from error
+        raise click.UsageError(
+            f"the app {name!r} cannot be imported: {type(error).__name__}: {error} (HOLDFAST_DEBUG=1 shows where)"
+        ) from error
+    found: Any = module
+    for part in (path or "hf").split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, Holdfast):
+        what = "is not there" if found is None else f"is a {type(found).__name__}, not a Holdfast"
+        raise click.UsageError(f"{path or 'hf'!r} in {name!r} {what}: --app names the module and its Holdfast object")
+    return module, found

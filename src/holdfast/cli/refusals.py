@@ -1,0 +1,52 @@
+"""How a command ends when it cannot do its work: one clear line on standard error, and an exit code for scripts."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from holdfast import HoldfastError
+from holdfast.logs import without_passwords
+
+FAILED, USAGE, NOT_FOUND, CONFLICT, UNREACHABLE = 1, 2, 3, 4, 5
+EXIT_CODES = {
+    "bad_input": USAGE,
+    "not_json": USAGE,
+    "instance_not_found": NOT_FOUND,
+    "effect_not_found": NOT_FOUND,
+    "workflow_not_registered": NOT_FOUND,
+    "business_key_taken": CONFLICT,
+    "instance_ended": CONFLICT,
+    "effect_not_open": CONFLICT,
+    "store_unavailable": UNREACHABLE,
+}
+
+
+def _exit_code(error: BaseException) -> int:
+    if isinstance(error, HoldfastError):
+        return EXIT_CODES.get(error.code, FAILED)
+    return UNREACHABLE if isinstance(error, OSError) else FAILED
+
+
+def _line(error: BaseException) -> str:
+    words = str(error)
+    if not isinstance(error, HoldfastError):
+        words = f"{type(error).__name__}: {words} (HOLDFAST_DEBUG=1 shows where)"
+    return without_passwords(" ".join(words.split()))
+
+
+class Commands(click.Group):
+    """A group whose commands may raise anything; what comes out is a line and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, KeyboardInterrupt, BrokenPipeError):
+            raise
+        except Exception as error:
+            if os.environ.get("HOLDFAST_DEBUG") == "1":
+                raise
+            click.echo(f"Error: {_line(error)}", err=True)
+            raise click.exceptions.Exit(_exit_code(error)) from error

@@ -1,0 +1,185 @@
+"""The processes that take turns: `holdfast worker`, `holdfast dev`, and who else is at work.
+
+These two commands own their process, so they may set its signals, its loop and its garbage collector.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import ModuleType
+from typing import Any
+
+import click
+import structlog
+
+from holdfast import Holdfast, logs
+from holdfast.cli.app import F, Place, opened, place_options, run
+from holdfast.cli.output import Output, notice, output_option, show_rows
+
+log = structlog.get_logger("holdfast.cli")
+
+
+def process_options(function: F) -> F:
+    for option in (
+        click.option("--concurrency", type=click.IntRange(min=1), default=200, show_default=True),
+        click.option("--grace", type=click.FloatRange(min=0), default=10.0, show_default=True, metavar="SECONDS",
+                     help="How long a stop may wait for what is running."),
+        click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True,
+                     envvar="HOLDFAST_LOG_LEVEL"),
+        click.option("--log-format", type=click.Choice(["auto", "console", "json"]), default="auto",
+                     show_default=True, envvar="HOLDFAST_LOG_FORMAT"),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+@click.command()
+@click.option("--queue", "queues", multiple=True, default=["default"], show_default=True, help="May be given again.")
+@click.option("--verbose", is_flag=True, help="A log line for everything that happens.")
+@process_options
+@place_options
+def worker(
+    queues: Sequence[str], verbose: bool, concurrency: int, grace: float, log_level: str, log_format: logs.Format,
+    place: Place,
+) -> None:  # fmt: skip
+    """Run the app's workflows until stopped."""
+    logs.configure(log_level, format=log_format)
+    _, hf = place.load()
+
+    async def whole() -> None:
+        async with opened(hf, migrate=False):
+            await serve(hf, queues, concurrency=concurrency, grace=grace, verbose=verbose)
+
+    run(whole())
+    leave()
+
+
+@click.command()
+@process_options
+@place_options
+def dev(concurrency: int, grace: float, log_level: str, log_format: logs.Format, place: Place) -> None:
+    """All in one: migrate, run a worker, and log everything that happens.
+
+    If the app's module has an `async def dev(hf)`, it is called once the worker runs.
+    """
+    logs.configure(log_level, format=log_format)
+    module, hf = place.load()
+
+    async def whole() -> None:
+        async with opened(hf, migrate=True):
+            introduce(hf)
+            await serve(hf, queues_of(hf), concurrency=concurrency, grace=grace, verbose=True, module=module)
+
+    run(whole())
+    leave()
+
+
+@click.group()
+def workers() -> None:
+    """Who is at work."""
+
+
+@workers.command("list")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True)
+@place_options
+@output_option
+def list_(limit: int, place: Place, output: Output) -> None:
+    """Workers, the newest first: live, stopped cleanly, or fenced by another."""
+    columns = ("id", "state", "host", "pid", "holds", "started_at", "heartbeat_at", "definitions")
+    show_rows(place.ask(lambda hf: hf.workers(limit)), columns, output, empty="no worker has run here yet")
+
+
+# -- running
+
+
+def introduce(hf: Holdfast) -> None:
+    click.echo(f"database   {logs.without_passwords(hf.url)}")
+    named = ", ".join(f"{key} v{version}" for key, version in hf.registry.places())
+    click.echo(f"workflows  {named or 'none: does --app name the right module?'}")
+    click.echo("Ctrl-C stops; run again, also after a kill -9, and it goes on where it was.")
+    sys.stdout.flush()
+
+
+def queues_of(hf: Holdfast) -> list[str]:
+    """Every queue that some workflow of the app uses."""
+    return sorted({hf.registry.find(*place).queue for place in hf.registry.places()} or {"default"})
+
+
+async def serve(
+    hf: Holdfast, queues: Sequence[str], *, concurrency: int, grace: float, verbose: bool,
+    module: ModuleType | None = None,
+) -> None:  # fmt: skip
+    """Run one worker per queue until a signal comes; then hand back what cannot be finished in time."""
+    stop = _on_stop_signals(grace)
+    async with AsyncExitStack() as stack:
+        for queue in dict.fromkeys(queues):
+            await stack.enter_async_context(_working(hf, queue, concurrency, grace, verbose))
+        _calm_collector()
+        hook = asyncio.create_task(_call_hook(module, hf))
+        await stop.wait()
+        hook.cancel()
+        await asyncio.gather(hook, return_exceptions=True)
+
+
+def _on_stop_signals(grace: float) -> asyncio.Event:
+    stop = asyncio.Event()
+
+    def asked() -> None:
+        if stop.is_set():
+            os._exit(130)  # asked twice: as after a kill -9, the next worker goes on from the rows
+        notice(f"stopping: claiming nothing more, {grace:g} s for what runs; once more to stop at once")
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, asked)
+    return stop
+
+
+@asynccontextmanager
+async def _working(hf: Holdfast, queue: str, concurrency: int, grace: float, verbose: bool) -> AsyncIterator[None]:
+    running = await hf.worker(concurrency=concurrency, queue=queue, verbose=verbose).__aenter__()
+    try:
+        yield
+    finally:
+        # Not the scope's own exit: that one waits as long as the library thinks right, not as long as asked for.
+        hf.service.workers.remove(running)
+        await running.stop(timeout=grace)
+
+
+async def _call_hook(module: ModuleType | None, hf: Holdfast) -> None:
+    hook: Any = getattr(module, "dev", None)
+    if not inspect.iscoroutinefunction(hook):
+        return
+    try:
+        await hook(hf)
+        sys.stdout.flush()
+    except Exception as error:
+        log.error("dev_hook_failed", error=repr(error), exc_info=error)
+
+
+def _calm_collector() -> None:
+    """Fewer garbage collections. Instances in flight are many small objects that live for seconds, so the usual
+    thresholds walk through all of them again and again: about 10 % of the CPU under load. What was imported stays
+    for good and need not be looked at any more."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 100)
+
+
+def leave() -> None:
+    """End the process even if a step's thread does not: Python would wait for it, and it was handed back already."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("holdfast-step"):
+            thread.join(timeout=0.2)
+            if thread.is_alive():
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(0)

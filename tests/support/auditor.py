@@ -1,0 +1,678 @@
+"""The auditor: reads a whole database, without the engine, and names every broken invariant of RELIABILITY.md.
+
+It believes only the rows. `audit(url)` gives the violations, each with the invariant's number, the instance and
+what is wrong; `assert_sound(url)` fails a test that left any. `finished=True` says that nothing should be under way
+any more: then everything that still lives must wait for something that exists.
+
+Not covered, because the tables do not exist yet: I10, I16, I20. I17-I19 are about more than one database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import apsw
+import asyncpg
+
+from holdfast.engine import ids
+from holdfast.engine.history import first_bad_row
+
+TERMINAL = {
+    "INSTANCE_COMPLETED": "completed",
+    "INSTANCE_FAILED": "failed",
+    "INSTANCE_CANCELLED": "cancelled",
+}
+ENDINGS = ("INSTANCE_FAILING", "INSTANCE_CANCELLING")
+UNDONE = ("COMPENSATION_COMPLETED", "COMPENSATION_FAILED")
+ANSWERS = (
+    "STEP_COMPLETED", "STEP_FAILED", "TRANSACTION_COMMITTED", "TRANSACTION_FAILED", "EFFECT_SUCCEEDED",
+    "EFFECT_FAILED", "TIMER_FIRED", "SIGNAL_RECEIVED", "WAIT_TIMED_OUT", "CHILD_COMPLETED", "CHILD_FAILED",
+    "VALUE_RECORDED",
+)  # fmt: skip
+OPENINGS = ("STEP_STARTED", "EFFECT_STARTED", "CHILD_STARTED")
+TAKEN_BY = {
+    "signal": ("SIGNAL_RECEIVED",),
+    "child": ("CHILD_COMPLETED", "CHILD_FAILED"),
+    "cancel": ("INSTANCE_CANCELLING", "INSTANCE_RESUMED"),
+    "resume": ("INSTANCE_RESUMED",),
+    "resolution": ("EFFECT_RESOLVED",),
+}
+EFFECT_STATES = {  # what the last entry of an effect says about the state of its row
+    "EFFECT_STARTED": ("started",),
+    "EFFECT_SUCCEEDED": ("succeeded", "resolved"),
+    "EFFECT_FAILED": ("failed", "resolved"),
+    "EFFECT_RETRIED": ("failed", "outcome_unknown"),
+    "EFFECT_UNKNOWN": ("outcome_unknown",),
+    "EFFECT_RESOLVED": ("resolved",),
+}
+TABLES = {
+    "instances": "tenant_id, id, kind, definition_key, definition_version, status, waiting_on, run_at, locked_by, fence, "
+    "attempts, woken, input, result, last_error, compensation, parent_id, parent_step, seq, hash, completed_at",
+    "history": "tenant_id, instance_id, seq, type, name, fence, at, payload, salt, hash, payload_hash",
+    "events": "tenant_id, instance_id, id, kind, name, payload, sent_at, consumed_seq",
+    "effects": "tenant_id, id, instance_id, step, mode, state, attempt, idempotency_key, fence, worker_id, resolution",
+    "effect_observations": "tenant_id, id, effect_id, instance_id, worker_id, fence, attempt, outcome, payload",
+    "dead_letters": "tenant_id, id, source, instance_id, reason",
+    "workers": "tenant_id, id, host, pid, stopped_at, fenced_at",
+}
+ORDER = {"history": " order by tenant_id, instance_id, seq", "events": " order by tenant_id, instance_id, sent_at, id"}
+
+Place = tuple[str, bytes]  # tenant and instance
+Row = dict[str, Any]
+
+
+class Violation(NamedTuple):
+    invariant: str
+    tenant_id: str
+    instance: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant} {self.tenant_id}/{self.instance}: {self.text}"
+
+
+class Entry(NamedTuple):
+    """One history row, its payload parsed."""
+
+    seq: int
+    type: str
+    name: str
+    fence: int
+    at: int
+    words: Row
+
+
+class Database:
+    """Every row, in memory, from one consistent look."""
+
+    def __init__(self, rows: dict[str, list[Row]]) -> None:
+        self.rows = rows
+        self.instances: dict[Place, Row] = {(r["tenant_id"], r["id"]): r for r in rows["instances"]}
+        self.sealed: dict[Place, list[Row]] = defaultdict(list)
+        for row in rows["history"]:
+            self.sealed[row["tenant_id"], row["instance_id"]].append(row)
+        self.history = {
+            place: [
+                Entry(r["seq"], r["type"], r["name"], r["fence"], r["at"], _words(r["payload"])) for r in rows_there
+            ]
+            for place, rows_there in self.sealed.items()
+        }
+        self.events: dict[Place, list[Row]] = defaultdict(list)
+        for row in rows["events"]:
+            self.events[row["tenant_id"], row["instance_id"]].append(row)
+        self.effects: dict[Place, dict[str, Row]] = defaultdict(dict)
+        for row in rows["effects"]:
+            self.effects[row["tenant_id"], row["instance_id"]][row["step"]] = row
+        self.buried = {(r["tenant_id"], r["instance_id"]) for r in rows["dead_letters"]}
+        self.workers = {r["id"]: r for r in rows["workers"]}
+
+    def past(self, place: Place) -> list[Entry]:
+        return self.history.get(place, [])
+
+
+def assert_sound(url: str, *, finished: bool = True, **given: Any) -> None:
+    found = audit(url, finished=finished, **given)
+    assert not found, f"{len(found)} violations:\n" + "\n".join(str(v) for v in found[:40])
+
+
+def audit(
+    url: str, *, finished: bool = True, provider_calls: Iterable[str] | None = None,
+    acknowledged: Iterable[str] = (),
+) -> list[Violation]:  # fmt: skip
+    """All violations in the database at `url`.
+
+    `provider_calls`: the idempotency keys an outside provider saw, one per call. `acknowledged`: ids of instances
+    whose start was acknowledged to somebody.
+    """
+    database = Database(_read(url))
+    found: list[Violation] = []
+    for check in CHECKS:
+        for invariant, place, text in check(database, finished):
+            found.append(Violation(invariant, place[0], _shown(place[1]), text))
+    for invariant, place, text in (*_provider(database, provider_calls), *_acknowledged(database, acknowledged)):
+        found.append(Violation(invariant, place[0], _shown(place[1]), text))
+    return found
+
+
+Found = Iterator[tuple[str, Place, str]]
+
+
+# -- I2, I3: effects
+
+
+def _effects(database: Database, finished: bool) -> Found:
+    for place, instance in database.instances.items():
+        entries: dict[str, list[Entry]] = defaultdict(list)
+        for entry in database.past(place):
+            if entry.type in EFFECT_STATES:
+                entries[entry.name].append(entry)
+        rows = database.effects.get(place, {})
+        for step, row in rows.items():
+            expected = ids.effect_id(place[0], place[1], step)
+            if row["id"] != expected or row["idempotency_key"] != ids.idempotency_key(expected):
+                yield "I2", place, f"effect {step!r}: its key does not follow from where it was born"
+            if not any(e.type == "EFFECT_STARTED" for e in entries.get(step, ())):
+                yield "I3", place, f"effect {step!r} has a row but its start is not in the history"
+        for step, past in entries.items():
+            yield from _one_effect(place, step, past)
+            found = rows.get(step)
+            if found is None:
+                yield "I3", place, f"effect {step!r} is in the history but has no row"
+                continue
+            if found["state"] not in EFFECT_STATES[past[-1].type]:
+                yield "I3", place, f"effect {step!r} is {found['state']}, its history ends with {past[-1].type}"
+            attempt = past[-1].words.get("attempt", 1)
+            if found["attempt"] != attempt:
+                yield "I3", place, f"effect {step!r} is at attempt {found['attempt']}, its history at {attempt}"
+            ended = instance["completed_at"] is not None and place not in database.buried
+            abandoned = finished and instance["locked_by"] is None and instance["run_at"] is None
+            if found["state"] == "started" and (ended or abandoned):
+                yield "I3", place, f"effect {step!r} was started and never ended"
+
+
+def _one_effect(place: Place, step: str, past: list[Entry]) -> Found:
+    allowed, attempt, asked = True, 0, False
+    for entry in past:
+        if asked and entry.type != "EFFECT_RESOLVED":
+            yield "I13", place, f"effect {step!r} waited for a person and was left by {entry.type} at {entry.seq}"
+        asked = entry.type == "EFFECT_UNKNOWN" and not entry.words.get("retry_at")
+        if entry.type == "EFFECT_STARTED":
+            if entry.words.get("mode") == "manual" and not allowed:
+                yield "I2", place, f"manual effect {step!r} was started again at {entry.seq} though nobody allowed it"
+            if entry.words.get("attempt", 1) <= attempt:
+                yield "I2", place, f"effect {step!r}: attempt {entry.words.get('attempt')} was started twice"
+            attempt = entry.words.get("attempt", 1)
+            allowed = False
+        elif entry.type == "EFFECT_RESOLVED":
+            allowed = entry.words.get("resolution") == "did_not_happen"
+        elif entry.type == "EFFECT_RETRIED":
+            allowed = not entry.words.get("unknown")
+
+
+def _provider(database: Database, calls: Iterable[str] | None) -> Found:
+    """What the provider saw against what we wrote down before calling it."""
+    if calls is None:
+        return
+    seen = Counter(calls)
+    known: set[str] = set()
+    for place, rows in database.effects.items():
+        for step, row in rows.items():
+            past = [e for e in database.past(place) if e.name == step]
+            starts = sum(e.type == "EFFECT_STARTED" for e in past)
+            count = seen[row["idempotency_key"]]
+            known.add(row["idempotency_key"])
+            if count > starts:
+                yield "I2", place, f"{row['mode']} effect {step!r}: {count} calls at the provider, {starts} on record"
+            succeeded = any(e.type == "EFFECT_SUCCEEDED" and e.words.get("via") == "call" for e in past)
+            if succeeded and not count:
+                yield "I2", place, f"effect {step!r} succeeded, and the provider never saw it"
+    for key in seen.keys() - known:
+        yield "I2", ("", b""), f"the provider was called with the key {key}, of which no effect is on record"
+
+
+def _acknowledged(database: Database, acknowledged: Iterable[str]) -> Found:
+    there = {ids.instance_word(id_) for _, id_ in database.instances}
+    for word in acknowledged:
+        if word not in there:
+            yield "I1", ("", ids.parse("ins", word)), "its start was acknowledged, and it is not there"
+
+
+# -- I4: everything that lives waits for something that exists, or is claimed by a live worker
+
+
+def _alive(database: Database, finished: bool) -> Found:
+    for place, instance in database.instances.items():
+        status, owner = instance["status"], instance["locked_by"]
+        if instance["completed_at"] is not None:
+            continue
+        if owner is not None:
+            worker = database.workers.get(owner)
+            if worker is None or worker["fenced_at"] is not None:
+                yield "I4", place, "it is claimed by a worker that was fenced or never registered"
+            elif finished and not _runs(worker):
+                yield "I4", place, f"it is claimed by worker {owner.hex()}, whose process is gone"
+            if status not in ("running", "compensating"):
+                yield "I4", place, f"it is claimed, and its status is {status}"
+            continue
+        if status == "pending" and database.past(place):
+            yield "I4", place, "it is pending, and it has a history"
+        if instance["run_at"] is not None:
+            due = _next_due(database, place)
+            if status == "waiting" and due is not None and instance["run_at"] > due:
+                yield "I4", place, f"it has work due at {due}, and nobody looks before {instance['run_at']}"
+        elif instance["kind"] == "code" and not _waits(database, place, instance):
+            yield "I4", place, f"it is {status}, unclaimed, without a time, and waits for nothing that exists"
+        elif event := _unseen(database, place):
+            yield "I4", place, f"{event['kind']} {event['name']!r} arrived for it, and nobody will look"
+
+
+def _runs(worker: Row) -> bool:
+    if worker["host"] != socket.gethostname():
+        return True
+    try:
+        os.kill(worker["pid"], 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _open(past: list[Entry]) -> dict[tuple[str, str], Entry]:
+    """The latest opening entry of every wait, child and effect that has no answer yet."""
+    kinds = {"TIMER": "timer", "WAIT": "signal", "SIGNAL": "signal", "CHILD": "child", "EFFECT": "effect"}
+    found: dict[tuple[str, str], Entry] = {}
+    for entry in past:
+        kind = kinds.get(entry.type.partition("_")[0])
+        if kind is None:
+            continue
+        if entry.type in ANSWERS:
+            found.pop((kind, entry.name), None)
+        else:
+            found[kind, entry.name] = entry
+    return found
+
+
+def _closing(past: list[Entry]) -> bool:
+    return any(e.type in ENDINGS for e in past)
+
+
+def _next_due(database: Database, place: Place) -> int | None:
+    times = []
+    for (kind, _), entry in _open(database.past(place)).items():
+        word = {"timer": "due", "signal": "deadline", "effect": "retry_at"}.get(kind)
+        if word and entry.words.get(word):
+            times.append(entry.words[word])
+    return min(times) if times else None
+
+
+def _waits(database: Database, place: Place, instance: Row) -> bool:
+    past = database.past(place)
+    closing = _closing(past)
+    if past and past[-1].type == "INSTANCE_PARKED":
+        return True
+    for (kind, name), entry in _open(past).items():
+        if kind == "signal" and not closing and not entry.words.get("deadline"):
+            return True
+        if kind == "child" and (place[0], ids.child_id(place[0], place[1], name)) in database.instances:
+            return True
+        row = database.effects.get(place, {}).get(name)
+        if kind == "effect" and entry.type == "EFFECT_UNKNOWN" and row and row["state"] == "outcome_unknown":
+            return True
+    return False
+
+
+def _unseen(database: Database, place: Place) -> Row | None:
+    """An event that somebody should have looked at: the instance waits for it, and has no time to run."""
+    past = database.past(place)
+    open_ = _open(past)
+    waits = {name.partition("#")[0] for kind, name in open_ if kind == "signal"} if not _closing(past) else set()
+    for event in database.events.get(place, ()):
+        if event["consumed_seq"] is not None:
+            continue
+        kind, name = event["kind"], event["name"]
+        if kind in ("cancel", "resume"):
+            return event
+        if kind == "signal" and any(w == name or w.startswith(name + ".") for w in waits):
+            return event
+        if kind == "child" and ("child", name) in open_:
+            return event
+        if kind == "resolution" and ("effect", name) in open_:
+            return event
+    return None
+
+
+# -- I5, I6, I7, I13, I14: history and what follows from it
+
+
+def _chain(database: Database, _: bool) -> Found:
+    for place, rows in database.sealed.items():
+        instance = database.instances.get(place)
+        before = 0
+        for row in rows:
+            if row["fence"] < before:
+                yield "I7", place, f"entry {row['seq']} was written under fence {row['fence']}, after {before}"
+            if instance is not None and row["fence"] > instance["fence"]:
+                yield "I14", place, f"entry {row['seq']} has fence {row['fence']}, it was only claimed {instance['fence']} times"
+            before = max(before, row["fence"])
+        names = ("seq", "type", "name", "fence", "at", "payload", "salt", "hash", "payload_hash")
+        bad = first_bad_row(place[0], place[1], [tuple(row[n] for n in names) for row in rows])
+        if bad is not None and "lower than" not in bad[1]:
+            yield "I5", place, f"row {bad[0]}: {bad[1]}"
+        if instance is None:
+            continue
+        head = instance["seq"]
+        if head > len(rows):
+            yield "I5", place, f"its row remembers entry {head}, the history ends at {len(rows)}"
+        elif head and rows[head - 1]["hash"] != instance["hash"]:
+            yield "I5", place, f"the hash of entry {head} is not the one its row remembers"
+    for place, instance in database.instances.items():
+        length = len(database.past(place))
+        if instance["seq"] > 0 and not length:
+            yield "I5", place, "its history is gone"
+        settled = instance["completed_at"] is not None or instance["status"] == "waiting"
+        if settled and length and instance["seq"] != length:
+            yield "I6", place, f"it is {instance['status']} as of entry {instance['seq']}, the history goes on to {length}"
+
+
+def _fold(database: Database, _: bool) -> Found:
+    for place, instance in database.instances.items():
+        if instance["kind"] != "code":
+            continue
+        past = database.past(place)
+        status = instance["status"]
+        ended = instance["completed_at"] is not None
+        if ended != (status in TERMINAL.values()):
+            yield "I6", place, f"its status is {status}, and completed_at is {instance['completed_at']}"
+        if past and past[0].type != "INSTANCE_STARTED":
+            yield "I6", place, f"its history begins with {past[0].type}"
+        elif past and past[0].words.get("input_hash") != sha256(instance["input"]).hexdigest():
+            yield "I6", place, "its input is not the one it was started with"
+        ends = [e for e in past if e.type in TERMINAL]
+        if len(ends) > 1:
+            yield "I13", place, f"it ended {len(ends)} times"
+        if ends and past[-1] is not ends[0]:
+            yield "I13", place, f"{past[-1].type} follows its end at entry {ends[0].seq}"
+        if ended and (instance["locked_by"] is not None or instance["run_at"] is not None):
+            yield "I13", place, "it has ended, and it is still claimed or scheduled"
+        if bool(ends) != ended:
+            yield "I6", place, f"it is {status}, its history {'has' if ends else 'has no'} end"
+        elif ends:
+            yield from _ending(place, instance, ends[-1])
+        elif status == "compensating" and not _closing(past):
+            yield "I6", place, "it is compensating, and nothing in its history says why"
+        elif status == "waiting" and _closing(past):
+            yield "I6", place, "its history says it is ending, its status says waiting"
+        yield from _answers(place, past)
+
+
+def _ending(place: Place, instance: Row, last: Entry) -> Found:
+    if TERMINAL[last.type] != instance["status"]:
+        yield "I6", place, f"it is {instance['status']}, its history ends with {last.type}"
+    for column, word in (("result", "result"), ("last_error", "error")):
+        kept = None if instance[column] is None else json.loads(instance[column])
+        if word in last.words and kept != last.words[word]:
+            yield "I6", place, f"its {column} is {kept!r}, its history says {last.words[word]!r}"
+    if instance["compensation"] != last.words.get("compensation"):
+        yield "I6", place, f"compensation is {instance['compensation']!r}, its history says otherwise"
+
+
+def _answers(place: Place, past: list[Entry]) -> Found:
+    answered: dict[tuple[str, str], int] = {}
+    for entry in past:
+        if entry.type not in ANSWERS:
+            continue
+        space = entry.type.partition("_")[0]
+        key = ({"SIGNAL": "signal", "WAIT": "signal", "VALUE": "value"}.get(space, ""), entry.name)
+        if key in answered:
+            yield "I6", place, f"{entry.name!r} was answered at entry {answered[key]} and again at {entry.seq}"
+        answered[key] = entry.seq
+
+
+# -- I8: timers
+
+
+def _timers(database: Database, _: bool) -> Found:
+    for place, past in database.history.items():
+        due: dict[tuple[str, str], int] = {}
+        fired: set[str] = set()
+        for entry in past:
+            if entry.type == "TIMER_STARTED":
+                if ("timer", entry.name) in due:
+                    yield "I8", place, f"timer {entry.name!r} was set twice"
+                due["timer", entry.name] = entry.words["due"]
+            elif entry.type == "TIMER_FIRED":
+                if entry.name in fired:
+                    yield "I8", place, f"timer {entry.name!r} fired twice"
+                fired.add(entry.name)
+                yield from _early(place, entry, due.get(("timer", entry.name)), "timer")
+            elif entry.type == "WAIT_STARTED":
+                due["wait", entry.name] = entry.words.get("deadline") or 0
+            elif entry.type == "WAIT_TIMED_OUT":
+                yield from _early(place, entry, due.get(("wait", entry.name)), "time-out of")
+            elif entry.type in ("STEP_RETRIED", "TRANSACTION_RETRIED"):
+                due["retry", entry.name] = entry.words["retry_at"]
+            elif entry.type in ("STEP_COMPLETED", "TRANSACTION_COMMITTED") and ("retry", entry.name) in due:
+                yield from _early(place, entry, due["retry", entry.name], "retry of")
+
+
+def _early(place: Place, entry: Entry, due: int | None, what: str) -> Found:
+    if due is None:
+        yield "I8", place, f"{what} {entry.name!r} at entry {entry.seq} was never set"
+    elif entry.at < due:
+        yield "I8", place, f"{what} {entry.name!r} came {due - entry.at} µs early"
+
+
+# -- I9: events
+
+
+def _events(database: Database, _: bool) -> Found:
+    for place, events in database.events.items():
+        instance = database.instances.get(place)
+        if instance is None:
+            continue  # I15 names it
+        past = {e.seq: e for e in database.past(place)}
+        taken: dict[int, str] = {}
+        if instance["woken"] != len(events):
+            yield "I9", place, f"{len(events)} events were kept, it counts {instance['woken']}"
+        for event in events:
+            seq = event["consumed_seq"]
+            if seq is None:
+                continue
+            entry = past.get(seq)
+            if seq in taken:
+                yield "I9", place, f"entry {seq} took both event {taken[seq]!r} and {event['id']!r}"
+            taken[seq] = event["id"]
+            if entry is None or entry.type not in TAKEN_BY.get(event["kind"], ()):
+                there = entry.type if entry else "nothing"
+                yield "I9", place, f"{event['kind']} {event['id']!r} was taken by entry {seq}, which is {there}"
+            elif event["kind"] == "signal" and entry.words.get("event_id") != event["id"]:
+                yield "I9", place, f"entry {seq} took signal {entry.words.get('event_id')!r}, not {event['id']!r}"
+            elif event["kind"] in ("child", "resolution") and entry.name != event["name"]:
+                yield "I9", place, f"entry {seq} is about {entry.name!r}, the event it took about {event['name']!r}"
+    for place, past in database.history.items():
+        there = {e["id"]: e["consumed_seq"] for e in database.events.get(place, ())}
+        received: set[str] = set()
+        for entry in past:
+            if entry.type != "SIGNAL_RECEIVED":
+                continue
+            id_ = entry.words.get("event_id", "")
+            if id_ in received:
+                yield "I9", place, f"signal {id_!r} was received twice"
+            received.add(id_)
+            if there.get(id_) != entry.seq:
+                yield "I9", place, f"entry {entry.seq} received signal {id_!r}, whose row says {there.get(id_)}"
+
+
+# -- I11: parents and children
+
+
+def _families(database: Database, _: bool) -> Found:
+    for place, past in database.history.items():
+        parent = database.instances.get(place)
+        if parent is None:
+            continue
+        open_ = _open(past)
+        for entry in past:
+            if entry.type == "CHILD_STARTED":
+                at = (place[0], ids.child_id(place[0], place[1], entry.name))
+                child = database.instances.get(at)
+                if child is None or (child["parent_id"], child["parent_step"]) != (place[1], entry.name):
+                    yield "I11", place, f"child {entry.name!r} was started, and it is not there"
+                elif ("child", entry.name) in open_ and child["completed_at"] and not parent["completed_at"]:
+                    told = [e for e in database.events.get(place, ()) if e["id"] == f"child:{at[1].hex()}"]
+                    if not told:
+                        yield "I11", place, f"it waits for child {entry.name!r}, which has ended and told nobody"
+                    elif told[0]["consumed_seq"] is not None:
+                        yield "I11", place, f"it waits for child {entry.name!r}, whose end it has already taken"
+            elif entry.type == "CHILD_COMPLETED":
+                child = database.instances.get((place[0], ids.child_id(place[0], place[1], entry.name)))
+                if child is not None and (
+                    child["status"] != "completed" or json.loads(child["result"]) != entry.words.get("result")
+                ):
+                    yield "I11", place, f"it took a result of child {entry.name!r} that the child never gave"
+    for place, child in database.instances.items():
+        if child["parent_id"] is None:
+            continue
+        above = (place[0], child["parent_id"])
+        parent = database.instances.get(above)
+        started = any(e.type == "CHILD_STARTED" and e.name == child["parent_step"] for e in database.past(above))
+        if parent is None or not started:
+            yield "I11", place, "it is a child, and no parent started it"
+        elif parent["completed_at"] and not child["completed_at"]:
+            cancelled = any(e["kind"] == "cancel" for e in database.events.get(place, ()))
+            if not cancelled:
+                yield "I11", place, "its parent has ended, it lives on, and nobody told it to end"
+
+
+# -- I12: compensations
+
+
+def _compensations(database: Database, _: bool) -> Found:
+    for place, past in database.history.items():
+        started: dict[str, int] = {}
+        succeeded: dict[str, str] = {}
+        undone: dict[str, bool] = {}
+        last: tuple[int, str] | None = None
+        ending = 0
+        for entry in past:
+            if entry.type in OPENINGS:
+                started.setdefault(entry.name, entry.seq)
+            elif entry.type in ENDINGS:
+                ending = entry.seq
+            elif entry.type in ("STEP_COMPLETED", "TRANSACTION_COMMITTED", "EFFECT_SUCCEEDED", "CHILD_COMPLETED") or (
+                entry.type == "EFFECT_FAILED" and entry.words.get("aborted")
+            ):
+                succeeded[entry.name] = entry.type
+            elif entry.type in UNDONE:
+                if entry.name in undone:
+                    yield "I12", place, f"{entry.name!r} was undone twice"
+                undone[entry.name] = entry.type == "COMPENSATION_COMPLETED"
+                if not ending:
+                    yield "I12", place, f"{entry.name!r} was undone while the instance went on"
+                if entry.name not in succeeded:
+                    yield "I12", place, f"{entry.name!r} was undone, and it had not happened"
+                at = started.get(entry.name)  # a transaction has no entry that says when it began
+                if at is not None and last is not None and at > last[0]:
+                    yield "I12", place, f"{entry.name!r} was undone after {last[1]!r}, which was started before it"
+                if at is not None:
+                    last = (at, entry.name)
+        instance = database.instances.get(place)
+        if instance is None or place in database.buried or instance["status"] not in ("failed", "cancelled"):
+            continue
+        owed = {e.name for e in past if e.type == "STEP_STARTED"} & succeeded.keys()
+        for name in sorted(owed - undone.keys()):
+            yield "I12", place, f"{name!r} happened and was never undone"
+        expected = None if not undone else "complete" if all(undone.values()) else "partial"
+        if instance["compensation"] != expected:
+            yield "I12", place, f"compensation is {instance['compensation']!r}, its history says {expected!r}"
+
+
+# -- I15: tenants
+
+
+def _tenants(database: Database, _: bool) -> Found:
+    owners: dict[bytes, set[str]] = defaultdict(set)
+    for tenant_id, id_ in database.instances:
+        owners[id_].add(tenant_id)
+    for id_, tenants in owners.items():
+        if len(tenants) > 1:
+            yield "I15", (min(tenants), id_), f"the same instance is in tenants {sorted(tenants)}"
+    for table in ("history", "events", "effects", "effect_observations", "dead_letters"):
+        strays = {
+            (r["tenant_id"], r["instance_id"])
+            for r in database.rows[table]
+            if (r["tenant_id"], r["instance_id"]) not in database.instances
+        }
+        for place in sorted(strays):
+            whose = sorted(owners.get(place[1], ()))
+            yield "I15", place, f"{table} of an instance that " + (f"is in tenant {whose[0]!r}" if whose else "is not there")
+    effects = {(r["tenant_id"], r["id"]): r["instance_id"] for r in database.rows["effects"]}
+    for row in database.rows["effect_observations"]:
+        if effects.get((row["tenant_id"], row["effect_id"])) != row["instance_id"]:
+            yield "I15", (row["tenant_id"], row["instance_id"]), "evidence about an effect of another instance or tenant"
+    for (tenant_id, id_), instance in database.instances.items():
+        parent = instance["parent_id"]
+        if parent is not None and owners.get(parent, {tenant_id}) != {tenant_id}:
+            yield "I15", (tenant_id, id_), f"its parent is in tenant {sorted(owners[parent])}"
+
+
+CHECKS: tuple[Callable[[Database, bool], Found], ...] = (
+    _effects, _alive, _chain, _fold, _timers, _events, _families, _compensations, _tenants,
+)  # fmt: skip
+
+
+# -- reading
+
+
+def _read(url: str) -> dict[str, list[Row]]:
+    if url.startswith("sqlite:///"):
+        return _read_sqlite(url.removeprefix("sqlite:///"))
+    return _in_a_thread(lambda: asyncio.run(_read_postgres(url)))
+
+
+def _read_sqlite(path: str) -> dict[str, list[Row]]:
+    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
+    connection.set_busy_timeout(60_000)
+    try:
+        with connection:
+            return {
+                table: [
+                    dict(zip(columns.split(", "), row, strict=True))
+                    for row in connection.execute(f"select {columns} from holdfast_{table}{ORDER.get(table, '')}")
+                ]
+                for table, columns in TABLES.items()
+            }
+    finally:
+        connection.close()
+
+
+async def _read_postgres(url: str) -> dict[str, list[Row]]:
+    connection = await asyncpg.connect(url)
+    try:
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            return {
+                table: [
+                    dict(row)
+                    for row in await connection.fetch(f"select {columns} from holdfast.{table}{ORDER.get(table, '')}")
+                ]
+                for table, columns in TABLES.items()
+            }
+    finally:
+        await connection.close()
+
+
+def _in_a_thread(work: Callable[[], Any]) -> Any:
+    """So that a test which runs on a loop of its own may call us like any function."""
+    answer: list[Any] = []
+    error: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            answer.append(work())
+        except BaseException as raised:
+            error.append(raised)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if error:
+        raise error[0]
+    return answer[0]
+
+
+def _words(payload: bytes | None) -> Row:
+    words = json.loads(payload) if payload else {}
+    return words if isinstance(words, dict) else {}
+
+
+def _shown(raw: bytes | None) -> str:
+    return ids.instance_word(raw) if raw else "-"
