@@ -1,7 +1,6 @@
 """Holdfast: durable workflows for processes that touch money and people."""
 
 from holdfast.app.effects import EffectView, Observation
-from holdfast.facade import Effects, Handle, Holdfast, Tenant
 from holdfast.app.instances import HistoryEntry, InstanceView
 from holdfast.app.verify import Fault, Verdict
 from holdfast.app.workers import WorkerView
@@ -39,6 +38,7 @@ from holdfast.engine.errors import (
 from holdfast.engine.retry import Backoff
 from holdfast.engine.signatures import StepInfo
 from holdfast.engine.steps import effect
+from holdfast.facade import Effects, Handle, Holdfast, Tenant
 
 __all__ = [
     "Backlogged", "Backoff", "BadDefinition", "BadInput", "BusinessKeyTaken", "ChildFailed", "ConcurrentName",

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import apsw
 from uuid_utils import uuid4
@@ -17,7 +17,6 @@ from holdfast.app.instances import HistoryEntry, InstanceView
 from holdfast.app.joining import start_on
 from holdfast.app.registry import Definition, Registry
 from holdfast.app.service import Service
-from holdfast.sync import Sync
 from holdfast.app.verify import Verdict, verify
 from holdfast.app.workers import WorkerView, list_workers
 from holdfast.engine import codec, ids
@@ -25,6 +24,7 @@ from holdfast.engine.builder import Workflow
 from holdfast.engine.errors import BadInput, HoldfastError
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.sqlite import SqliteStore, connect
+from holdfast.sync import Sync
 from holdfast.worker.liveness import LEASE_SECONDS, liveness_for
 from holdfast.worker.worker import Worker
 
@@ -107,6 +107,7 @@ class Tenant:
             definition, raw, tenant_id=self.id, now=service.store.now(), business_key=business_key,
             run_at=None if start_at is None else round(start_at.timestamp() * 1_000_000), trace_id=trace_id,
         )  # fmt: skip
+        await service.check_backlog(definition.queue, 1)
         if connection is not None:
             return Handle(service, self.id, await start_on(service, born, connection))
         return Handle(service, self.id, await instances.start(service, born))
@@ -135,6 +136,7 @@ class Tenant:
             )
             for one, key in zip(given, keys, strict=True)
         ]
+        await service.check_backlog(definition.queue, len(born))
         return [Handle(service, self.id, raw) for raw in await instances.start_many(service, born)]
 
     def instance(self, id: str) -> Handle:
@@ -215,11 +217,17 @@ class Holdfast:
     """
 
     def __init__(
-        self, url: str | None = None, *, payload_limit: int = codec.PAYLOAD_LIMIT, registry: Registry | None = None
+        self,
+        url: str | None = None,
+        *,
+        payload_limit: int = codec.PAYLOAD_LIMIT,
+        backlog_limit: int | None = None,
+        registry: Registry | None = None,
     ) -> None:
         self.url = url or os.environ.get("HOLDFAST_DATABASE_URL") or DEFAULT_URL
         self.registry = registry or Registry()
         self.payload_limit = payload_limit
+        self.backlog_limit = backlog_limit
         self._service: Service | None = None
         self._default = Tenant(self, "default")
         self.sync = Sync(self)
@@ -254,7 +262,7 @@ class Holdfast:
     async def open(self, *, migrate: bool = True) -> None:
         store = self._make_store()
         await store.open(migrate=migrate)
-        self._service = Service(store, self.registry, self.payload_limit)
+        self._service = Service(store, self.registry, self.payload_limit, self.backlog_limit)
         self._service.committer.start()
         store.on_hint(self._service)
 
@@ -264,7 +272,7 @@ class Holdfast:
             await service.committer.close()
             await service.store.close()
 
-    async def __aenter__(self) -> Holdfast:
+    async def __aenter__(self) -> Self:
         await self.open()
         return self
 

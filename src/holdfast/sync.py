@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.engine.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.facade import Handle, Holdfast, Tenant
     from holdfast.app.instances import HistoryEntry, InstanceView
+    from holdfast.facade import Handle, Holdfast, Tenant
 
 T = TypeVar("T")
 

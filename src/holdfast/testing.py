@@ -16,8 +16,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from holdfast.facade import Handle, Holdfast, make_store
 from holdfast.engine.errors import NotApplied, Rejected
+from holdfast.facade import Handle, Holdfast, make_store
 from holdfast.worker.liveness import liveness_for
 from holdfast.worker.worker import Worker
 
@@ -72,8 +72,9 @@ class Harness(Holdfast):
         await super().open(migrate=migrate)
         service = self.service
         self.test_worker = Worker(
-            service.store, service.registry, self._liveness or liveness_for(service.store), payload_limit=service.payload_limit,
-            on_ended=service.waiters.ended, on_committed=service.stirred, seed=self._seed, verbose=self._verbose,
+            service.store, service.registry, self._liveness or liveness_for(service.store),
+            payload_limit=service.payload_limit, on_ended=service.waiters.ended,
+            on_committed=service.stirred, seed=self._seed, verbose=self._verbose,
         )  # fmt: skip
         await self.test_worker.start(background=False)
 

@@ -20,7 +20,8 @@ class Definition(msgspec.Struct, frozen=True):
     queue: str
     function: Callable[..., Any]
     input_type: Any = None
-    takes_input: bool = True
+    execution: Callable[..., Any] | None = None
+    """What moves a claimed instance of this kind; None: the worker's own, for code."""
 
     def decode_input(self, raw: bytes) -> Any:
         try:
@@ -59,7 +60,7 @@ class Registry:
             hints = {}
         input_type = hints.get(parameters[1].name) if len(parameters) == 2 else None
         wrapped = function if len(parameters) == 2 else _without_input(function)
-        return self.add(Definition("code", key, version, queue, wrapped, input_type, len(parameters) == 2))
+        return self.add(Definition("code", key, version, queue, wrapped, input_type))
 
     def add(self, definition: Definition) -> Definition:
         place = (definition.key, definition.version)

@@ -8,9 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from holdfast.app.registry import Registry
+from holdfast.engine.errors import Backlogged
 from holdfast.engine.turns import Outcome, Turn
 from holdfast.store.committer import Committer
 from holdfast.store.port import Store
+
+BACKLOG_SECONDS = 0.5
 
 
 class Waiters:
@@ -50,10 +53,12 @@ def _finish(future: asyncio.Future[None]) -> None:
 
 
 class Service:
-    def __init__(self, store: Store, registry: Registry, payload_limit: int) -> None:
+    def __init__(self, store: Store, registry: Registry, payload_limit: int, backlog_limit: int | None = None) -> None:
         self.store = store
         self.registry = registry
         self.payload_limit = payload_limit
+        self.backlog_limit = backlog_limit
+        self._backlog: dict[str, tuple[float, int]] = {}
         self.committer = Committer(store)
         self.waiters = Waiters()
         self.workers: list[Any] = []
@@ -62,6 +67,22 @@ class Service:
         outcome = await self.committer.commit(turn)
         self.stirred(turn)
         return outcome
+
+    async def check_backlog(self, queue: str, more: int) -> None:
+        """Refuse a start that would wait behind too many others. The count may be half a second old."""
+        if self.backlog_limit is None:
+            return
+        now = asyncio.get_running_loop().time()
+        counted_at, waiting = self._backlog.get(queue, (-1.0, 0))
+        if now - counted_at > BACKLOG_SECONDS:
+            [(waiting,)] = await self.store.fetch("count_backlog", queue=queue, limit=self.backlog_limit)
+            counted_at = now
+        self._backlog[queue] = (counted_at, waiting + more)
+        if waiting + more > self.backlog_limit:
+            raise Backlogged(
+                f"queue {queue!r} has {waiting:,} instances waiting for a claim, the limit is {self.backlog_limit:,}: "
+                "start again later, add workers, or raise Holdfast(backlog_limit=…)"
+            )
 
     def stirred(self, turn: Turn) -> None:
         """After a commit: wake the workers here and hint to those elsewhere. Only a hint: they poll anyway."""

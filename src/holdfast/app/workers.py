@@ -18,7 +18,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     host: str
     pid: int
-    state: str  # live | stopped | fenced
+    state: str  # live | gone (dead, not yet taken over) | fenced | stopped
     holds: int  # instances it has claimed
     started_at: int
     heartbeat_at: int
@@ -27,6 +27,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
 
 async def list_workers(service: Service, limit: int) -> list[WorkerView]:
     rows = await service.store.fetch("list_workers", limit=limit)
+    gone = {row[0] for row in rows if row[5] is None and row[6] is None and await service.store.worker_gone(row[0])}
     return [
         WorkerView(
             id=ids.worker_word(id_),
@@ -35,7 +36,7 @@ async def list_workers(service: Service, limit: int) -> list[WorkerView]:
             holds=holds,
             started_at=started,
             heartbeat_at=beat,
-            state="stopped" if stopped else "fenced" if fenced else "live",
+            state="stopped" if stopped else "fenced" if fenced else "gone" if id_ in gone else "live",
             definitions=definitions,
         )
         for id_, host, pid, started, beat, stopped, fenced, _, _, definitions, holds in rows

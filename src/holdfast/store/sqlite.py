@@ -181,7 +181,10 @@ class SqliteStore:
 
     async def open(self, *, migrate: bool) -> None:
         if migrate:
-            Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StoreUnavailable(f"cannot make the folder of {self.path}: {error}: correct the URL") from error
         elif not Path(self.path).exists():
             raise StoreUnavailable(f"no SQLite file at {self.path}: run `holdfast migrate`, or correct the URL")
         try:

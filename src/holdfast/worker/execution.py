@@ -44,6 +44,7 @@ class Execution:
         self.tenant_id = claimed.tenant_id
         self.id = claimed.id
         self.fence = claimed.fence
+        self.worker_id = worker.id  # the incarnation that claimed it; the worker itself may be a later one by now
         self.woken = claimed.woken
         self.events = list(claimed.events)
         past = claimed.history
@@ -57,6 +58,7 @@ class Execution:
         )  # fmt: skip
         self.open: dict[tuple[str, str], Call] = {}  # asked and not answered
         self.running: dict[str, Any] = {}  # handlers under way, by key
+        self.threads: set[str] = set()  # those of them that cannot be stopped
         self.arrived: deque[tuple[Call, Any, BaseException | None]] = deque()
         self.undo: undo.Undo | None = None
         self.committing = False
@@ -460,8 +462,6 @@ class Execution:
             self.record(h.INSTANCE_WAITING, "", codec.encode({"on": waiting_on}))
         status = "compensating" if self.undo is not None else "waiting"
         self.submit(status=status, waiting_on=waiting_on or "nothing: it needs a person", run_at=self._next_at())
-        if self.worker.verbose:
-            self.worker.note(self, "waiting", on=waiting_on)
 
     def _park(self) -> None:
         difference = f"the code contradicts its journal: {self.replay.difference}"
@@ -549,6 +549,8 @@ class Execution:
             self.worker.lost(self, outcome)
             return
         if self._change is not None and self._change.release:
+            if self.worker.verbose and self._change.completed_at is None:
+                self.worker.note(self, "waiting", on=self._change.waiting_on)
             self.replay.close()
             self.worker.handed_back(self, self._change.completed_at is not None)
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine import ids
@@ -36,19 +37,23 @@ def start(worker: Worker, ex: Execution, call: Call) -> None:
         ex.running[call.key] = None
     else:
         spec = call.spec
-        _start_call(worker, ex, call, spec.function, spec.args, spec.signature, spec.policy.timeout)
+        attempt = call.state.attempt if call.kind == "effect" else 0
+        _start_call(worker, ex, call, spec.function, spec.args, spec.signature, spec.policy.timeout, attempt)
 
 
 def _start_call(
     worker: Worker, ex: Execution, call: Call, function: Any, args: tuple[Any, ...], signature: Signature,
-    timeout: float | None,
+    timeout: float | None, attempt: int = 0,
 ) -> None:  # fmt: skip
+    """`attempt`: of the effect whose call this is; what it comes back with is evidence however late. 0: no effect."""
     if signature.info is not None:
         function, args = bound(function, args, signature, step_info(ex, call)), ()
     if signature.is_async:
-        _launch(ex, call, call_async(function, args, timeout))
+        _launch(ex, call, call_async(function, args, timeout), attempt)
     elif getattr(call.spec, "thread", True):
-        _launch(ex, call, call_in_thread(worker.pool, function, args, timeout))
+        ex.threads.add(call.key)
+        late = partial(worker.came_late, ex, call, attempt) if attempt else None
+        _launch(ex, call, call_in_thread(worker.pool, function, args, timeout, late), attempt)
     else:
         try:
             value, error = function(*args), None
@@ -57,19 +62,21 @@ def _start_call(
         ex.arrive(call, value, error)
 
 
-def _launch(ex: Execution, call: Call, work: Any) -> None:
-    ex.running[call.key] = asyncio.get_running_loop().create_task(_bring_back(ex, call, work))
+def _launch(ex: Execution, call: Call, work: Any, attempt: int) -> None:
+    ex.running[call.key] = asyncio.get_running_loop().create_task(_bring_back(ex, call, work, attempt))
 
 
-async def _bring_back(ex: Execution, call: Call, work: Any) -> None:
+async def _bring_back(ex: Execution, call: Call, work: Any, attempt: int) -> None:
     error: BaseException | None = None
     value = None
     try:
         value = await work
     except (Exception, asyncio.CancelledError) as raised:
         error = raised
+    ex.threads.discard(call.key)
     if ex.abandoned:
-        await ex.worker.observe(ex, call, value, error)
+        if attempt:
+            await ex.worker.observe(ex, call, attempt, value, error)
     else:
         ex.arrive(call, value, error)
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("holdfast.worker")
 CLAIM_MAX = 500
+EVIDENCE_TRIES = 60
 ATTEMPTS_LIMIT = 5  # claims in a row without a committed turn; the last three of them alone
 
 
@@ -143,8 +144,9 @@ class Worker:
     def _abandon(self, execution: Execution) -> None:
         self.executions.pop(execution.id, None)
         execution.abandon()
-        for task in list(execution.running.values()):
-            if task is not None:
+        for key, task in list(execution.running.items()):
+            # A thread cannot be stopped: its result is awaited, and kept as evidence.
+            if task is not None and key not in execution.threads:
                 task.cancel()
 
     def _spawn(self, coroutine: Any) -> None:
@@ -234,7 +236,7 @@ class Worker:
 
     def take(self, claimed: Claimed) -> None:
         definition = self.registry.find(claimed.definition_key, claimed.definition_version)
-        execution = Execution(self, claimed, definition)
+        execution: Execution = (definition.execution or Execution)(self, claimed, definition)
         self.executions[claimed.id] = execution
         try:
             execution.begin()
@@ -243,7 +245,7 @@ class Worker:
 
     def _broken(self, execution: Execution, error: BaseException) -> None:
         """A broken promise of our own: record it, drop the execution, let the claim be taken up afresh."""
-        log.error("execution_broken", instance=ids.instance_word(execution.id), error=repr(error), exc_info=error)
+        log.error("execution_broken", instance_id=ids.instance_word(execution.id), error=repr(error), exc_info=error)
         self._abandon(execution)
         self._spawn(self._let_go(execution))
 
@@ -332,7 +334,7 @@ class Worker:
         """The turn is not ours to take, or nobody can say what became of it: write nothing, stop its handlers.
 
         If the claim is still ours it is let go, and whoever claims next starts from what is on disk."""
-        log.warning("turn_refused", instance=ids.instance_word(execution.id), outcome=str(outcome))
+        log.warning("turn_refused", instance_id=ids.instance_word(execution.id), outcome=str(outcome))
         self._abandon(execution)
         if outcome is not Outcome.FENCED:
             self._spawn(self._let_go(execution))
@@ -369,10 +371,11 @@ class Worker:
                 if turn.starts or turn.events or (turn.change is not None and turn.change.completed_at is not None):
                     self._on_committed(turn)
 
-    async def observe(self, execution: Execution, call: Call, value: Any, error: BaseException | None) -> None:
-        """A result that came after the claim was lost: kept as evidence, it moves nothing."""
-        if call.kind != "effect":
-            return
+    async def observe(
+        self, execution: Execution, call: Call, attempt: int, value: Any, error: BaseException | None
+    ) -> None:
+        """What an effect's call came back with after its claim was lost or its time was up: evidence, it moves
+        nothing."""
         if error is None:
             try:
                 payload, outcome = codec.encode(value), "returned"
@@ -380,15 +383,31 @@ class Worker:
                 payload, outcome = codec.encode(repr(value)[:2000]), "returned"
         else:
             payload, outcome = codec.encode({"type": type(error).__name__, "message": str(error)[:2000]}), "raised"
-        await self.store.write(
-            "observe_effect", tenant_id=execution.tenant_id, id=uuid4().bytes,
-            effect_id=ids.effect_id(execution.tenant_id, execution.id, call.key), instance_id=execution.id,
-            worker_id=self.id, fence=execution.fence, attempt=call.state.attempt, observed_at=self.now(),
-            outcome=outcome, payload=payload,
-        )  # fmt: skip
+        row = {
+            "tenant_id": execution.tenant_id, "id": uuid4().bytes, "instance_id": execution.id,
+            "effect_id": ids.effect_id(execution.tenant_id, execution.id, call.key), "fence": execution.fence,
+            "worker_id": execution.worker_id, "attempt": attempt, "observed_at": self.now(), "outcome": outcome,
+            "payload": payload,
+        }  # fmt: skip
+        for _ in range(EVIDENCE_TRIES):
+            try:
+                await self.store.write("observe_effect", **row)
+                return
+            except Exception as failed:
+                log.warning("evidence_not_kept", step=call.key, error=repr(failed))
+                if self.stopping:
+                    return
+                await asyncio.sleep(0.5)
+
+    def came_late(self, execution: Execution, call: Call, attempt: int, done: asyncio.Future[Any]) -> None:
+        """A sync effect handler came back after its time-out."""
+        if not done.cancelled():
+            error = done.exception()
+            self._spawn(self.observe(execution, call, attempt, None if error else done.result(), error))
 
     def note(self, execution: Execution, event: str, **fields: Any) -> None:
         log.info(
-            event, tenant=execution.tenant_id, instance=ids.instance_word(execution.id),
-            workflow=execution.claimed.definition_key, **fields,
+            event, tenant_id=execution.tenant_id, instance_id=ids.instance_word(execution.id),
+            workflow=execution.claimed.definition_key,
+            **({"trace_id": execution.claimed.trace_id} if execution.claimed.trace_id else {}), **fields,
         )  # fmt: skip

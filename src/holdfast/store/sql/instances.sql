@@ -54,3 +54,10 @@ values (cast(:tenant_id as text), :id, cast(:kind as text), cast(:definition_key
         cast(:trace_id as text), cast(:created_at as bigint))
 on conflict do nothing
 returning id
+
+-- name: count_backlog
+-- Counts no further than the limit, so that a long queue costs no more than a short one.
+select count(*) from (
+  select 1 from holdfast.instances
+  where queue = :queue and run_at is not null and locked_by is null and status = 'pending' limit :limit
+) waiting

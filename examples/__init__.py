@@ -1,0 +1,1 @@
+"""Examples: each runs as a script, and as a test."""

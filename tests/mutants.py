@@ -1,0 +1,200 @@
+"""Plants one fault at a time in a copy of the source and shows that the suite notices: `make mutants`.
+
+Each mutant removes one guard. The tests named with it must pass on the untouched source and fail on the mutant;
+a mutant that lives means that the guard is not tested, and the command fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.progress import Progress
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Mutant(NamedTuple):
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str  # pytest arguments
+
+
+CRASH = "tests/crash/test_crash_anywhere.py"
+MUTANTS = [
+    Mutant("the worker's fence is not looked at in a commit (SQLite)", "store/sqlite.py",
+           'if connection.execute(live, (worker_id,)).fetchone() is None:\n                raise _Lost',
+           'if False:\n                raise _Lost', "tests/store tests/spine -k sqlite"),
+    Mutant("the worker's fence is not looked at in a commit (PostgreSQL)", "store/sql/postgres/commit.sql",
+           "where tenant_id = '*' and id = :worker_id and fenced_at is null\n  for key share",
+           "where tenant_id = '*' and id = :worker_id\n  for key share", "tests/store tests/spine -k postgres"),
+    Mutant("the claim's fence is not compared (SQLite)", "store/sql/sqlite/commit.sql",
+           "and i.locked_by = :worker_id and i.fence = h.fence", "and :worker_id is not null",
+           "tests/store tests/spine -k sqlite"),
+    Mutant("the claim's fence is not compared (PostgreSQL)", "store/sql/postgres/commit.sql",
+           "and i.fence = h.fence\n      and i.locked_by is not distinct from me.id", "",
+           "tests/store tests/spine -k postgres"),
+    Mutant("a taken seq is not noticed (version, PostgreSQL)", "store/postgres.py",
+           "if won == len(batch.first) and started", "if started", "tests/store tests/spine -k postgres"),
+    Mutant("a taken seq is not noticed (version, SQLite)", "store/sqlite.py",
+           "except apsw.ConstraintError as error:\n                raise _Lost from error",
+           "except apsw.ConstraintError:\n                pass", "tests/store tests/spine -k sqlite"),
+    Mutant("the row count of changes is not checked", "store/sqlite.py",
+           "if len(changed) != len(batch.changes):", "if False:", "tests/store tests/spine -k sqlite"),
+    Mutant("the row count of claims' guards is not checked", "store/sqlite.py",
+           "!= len(guards):\n                raise _Lost", "< 0:\n                raise _Lost",
+           "tests/store tests/spine -k sqlite"),
+    Mutant("an effect is called before it is on record", "worker/effects.py",
+           'ex.record(h.EFFECT_STARTED, call.key, b\'{"args":\' + call.args + b"," + codec.encode(_words(call))[1:])',
+           'ex.record(h.EFFECT_STARTED, call.key, b\'{"args":\' + call.args + b"," + codec.encode(_words(call))[1:],'
+           " hard=False)",
+           f"{CRASH} -k 'sqlite and before and manual'"),
+    Mutant("every attempt has a key of its own", "worker/running.py",
+           'ids.effect_id(ex.tenant_id, ex.id, ("undo:" if undoing else "") + call.key)',
+           'ids.effect_id(ex.tenant_id, ex.id, ("undo:" if undoing else "") + call.key + str(call.state.attempt))',
+           "tests/flows -k 'sqlite and (effect or key)'"),
+    Mutant("a manual effect of unknown outcome is simply repeated", "engine/effects.py",
+           'if mode == "keyed":', 'if mode in ("keyed", "manual"):', "tests/engine tests/flows -k 'not postgres'"),
+    Mutant("an unknown outcome counts as not having happened", "engine/effects.py",
+           'return "unknown"', 'return "not_applied"', "tests/engine tests/flows -k 'not postgres'"),
+    Mutant("a call found late is sent all the same", "worker/running.py",
+           'elif call.kind == "effect" and worker.now() >= call.state.not_after:', "elif False:",
+           "tests/flows tests/spine -k 'sqlite and late'"),
+    Mutant("a person may start it again at once", "engine/effects.py",
+           'if resolution != "did_not_happen" or accept_double or second_person:', "if True:",
+           "tests/engine tests/flows -k 'not postgres'"),
+    Mutant("attempts are not counted in the claim (SQLite)", "store/sql/sqlite/claims.sql",
+           "attempts = attempts + 1", "attempts = attempts", "tests/store tests/flows -k sqlite"),
+    Mutant("attempts are not counted in the claim (PostgreSQL)", "store/sql/postgres/claims.sql",
+           "attempts = i.attempts + 1", "attempts = i.attempts", "tests/store tests/flows -k postgres"),
+    Mutant("attempts are never forgiven", "store/sql/workers.sql",
+           "and h.instance_id = i.id and h.fence = i.fence) then 0 else", "and false) then 0 else",
+           "tests/store tests/flows -k sqlite"),
+    Mutant("compensations run in forward order", "engine/saga.py", "reverse=True", "reverse=False",
+           "tests/engine tests/flows -k 'not postgres'"),
+    Mutant("only what surely happened is undone, not what was aborted", "engine/saga.py",
+           "return call.outcome == h.EFFECT_FAILED and call.words is not None and call.words.aborted", "return False",
+           "tests/engine tests/flows -k 'not postgres'"),
+    Mutant("a started step is forgotten by a cancel", "worker/undo.py",
+           'return call.kind == "step" and call.spec.compensate is not None and begun', "return False",
+           f"tests/flows {CRASH} -k 'sqlite and (cancel or saga)'"),
+    Mutant("a signal nobody waits for is dropped", "worker/execution.py",
+           "self.woken = woken\n", "self.woken = woken\n        events = [e for e in events if e.kind != 'signal']\n",
+           f"{CRASH} tests/flows -k 'sqlite and signal'"),
+    Mutant("an event that arrives while parking is overlooked", "store/sql/sqlite/commit.sql",
+           "locked_by = case when c.release and i.woken <= c.woken then null else i.locked_by end",
+           "locked_by = case when c.release then null else i.locked_by end", "tests/store tests/spine -k sqlite"),
+    Mutant("a signal's id does not dedupe", "facade.py",
+           "    if given is None:\n        return uuid4().hex", "    if True:\n        return uuid4().hex",
+           "tests/flows tests/spine -k 'sqlite'"),
+    Mutant("a timer fires early", "worker/execution.py",
+           "standing.at is not None and standing.at <= now", "standing.at is not None",
+           "tests/flows -k sqlite"),
+    Mutant("the chain skips the payload", "engine/history.py",
+           "return sha256(salt + payload).digest()", "return sha256(salt).digest()", "tests/engine"),
+    Mutant("the chain skips the row before", "engine/history.py",
+           "return sha256(previous + payload_hash + header).digest()", "return sha256(payload_hash + header).digest()",
+           "tests/engine"),
+    Mutant("a lost reply is taken for a failure", "store/committer.py",
+           "            left = [n for n, outcome in zip(left, there, strict=True) if outcome is None]",
+           "            outcomes.update((n, Outcome.MOVED) for n in left)\n            break",
+           f"{CRASH} tests/store -k 'sqlite and (lost or nth)'"),
+    Mutant("claims whose reply was lost are kept", "worker/worker.py",
+           "self._claims_in_doubt = True  # it may have been done all the same", "pass",
+           f"{CRASH} -k 'sqlite and nth and (sequence or sleep)'"),
+    Mutant("cancel overwrites completed", "store/sql/sqlite/commit.sql",
+           "and i.completed_at is null\nwhere true", "\nwhere true", "tests/flows tests/store -k sqlite"),
+    Mutant("a business key is not looked at across inputs", "app/instances.py",
+           "if codec.decode(input_) != codec.decode(born.input):", "if False:", "tests/flows -k sqlite"),
+    Mutant("one tenant's backlog starves the others", "store/sqlite.py",
+           "max(limit // len(heads), 1)", "limit", "tests/store -k sqlite"),
+    Mutant("a contradiction is overlooked", "engine/journal.py",
+           "if recorded.args and args and recorded.args != args:", "if False:", "tests/engine tests/flows -k 'not postgres'"),
+    Mutant("results are released in the order of asking", "engine/replay.py",
+           "heapq.heappush(self._released, (recorded.answer_seq, call.order, call))",
+           "heapq.heappush(self._released, (call.order, call.order, call))", "tests/engine"),
+    Mutant("a transaction's row is committed without its handler's writes", "store/sqlite.py",
+           "raise HandlerRaised(error) from error\n            finally:",
+           "connection.execute('rollback')\n                raise RuntimeError(str(error)) from error\n            finally:",
+           "tests/flows -k 'sqlite and transaction'"),
+]  # fmt: skip
+
+
+def run_tests(folder: Path, tests: str) -> tuple[int, str]:
+    import shlex
+
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--timeout",
+        "60",
+        *shlex.split(tests),
+    ]
+    env = {**os.environ, "PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    last = [line for line in done.stdout.strip().splitlines() if line.strip()]
+    return done.returncode, last[-1] if last else done.stderr.strip()[-300:]
+
+
+def planted(mutant: Mutant | None) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-mutant-"))
+    for name in ("src", "tests", "examples"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    if mutant is not None:
+        path = folder / "src" / "holdfast" / mutant.file
+        source = path.read_text()
+        if source.count(mutant.old) < 1:
+            raise SystemExit(f"mutant {mutant.name!r}: its text is not in {mutant.file} any more: mend the mutant")
+        path.write_text(source.replace(mutant.old, mutant.new))
+    return folder
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("words", nargs="*", help="only mutants whose name holds one of these words")
+    asked = parser.parse_args().words
+    chosen = [m for m in MUTANTS if not asked or any(word in m.name for word in asked)]
+    console = Console()
+    lived = []
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("the untouched source", total=len(chosen) + len({m.tests for m in chosen}))
+        calm = planted(None)
+        for tests in dict.fromkeys(m.tests for m in chosen):
+            code, words = run_tests(calm, tests)
+            if code != 0:
+                console.print(f"[red]the untouched source does not pass[/] {tests}: {words}")
+                return 1
+            progress.advance(bar)
+        shutil.rmtree(calm)
+        for mutant in chosen:
+            progress.update(bar, description=mutant.name)
+            folder = planted(mutant)
+            code, words = run_tests(folder, mutant.tests)
+            shutil.rmtree(folder)
+            progress.advance(bar)
+            if code == 1:
+                console.print(f"killed  {mutant.name}", highlight=False)
+            else:
+                lived.append(mutant.name)
+                console.print(f"[red]LIVED[/]   {mutant.name} (pytest said {code}: {words})", highlight=False)
+    console.print(f"{len(chosen) - len(lived)} of {len(chosen)} mutants killed")
+    return 1 if lived else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
