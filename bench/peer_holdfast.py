@@ -21,12 +21,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 class Bench(common.Peer):
     def make(self):
+        import gc
         import logging
 
         import structlog
 
         from holdfast import Holdfast
 
+        gc.freeze()  # as `holdfast worker` does
+        gc.set_threshold(20_000, 50, 100)
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
         hf = Holdfast(f"sqlite:///{self.dir}/holdfast.db" if self.opts["topology"] == "embedded" else self.dsn)
         log = self.log

@@ -76,11 +76,14 @@ class Harness(Holdfast):
             payload_limit=service.payload_limit, on_ended=service.waiters.ended,
             on_committed=service.stirred, seed=self._seed, verbose=self._verbose,
         )  # fmt: skip
+        self.test_worker.look_seconds = 0.0
         await self.test_worker.start(background=False)
+        service.workers.append(self.test_worker)
 
     async def close(self) -> None:
         worker, self.test_worker = self.test_worker, None
         if worker is not None:
+            self.service.workers.remove(worker)
             await worker.stop(timeout=1.0)
         await super().close()
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.app.service import Service
 
 RESOLUTIONS = ("happened", "did_not_happen", "abort")
+PAGE_MAX = 100_000
 STATES = ("started", "succeeded", "failed", "outcome_unknown", "resolved")
 
 
@@ -78,13 +79,14 @@ async def list_effects(
         raise BadInput(f"state is {state!r}: expected one of {', '.join(STATES)}")
     if instance is not None:
         raw = ids.parse("ins", instance)
-        rows = await service.store.fetch("effects_of_instance", tenant_id=tenant_id, instance_id=raw, limit=limit)
-        rows = [row for row in rows if state in (None, row[4])]
+        rows = await service.store.fetch("effects_of_instance", tenant_id=tenant_id, instance_id=raw, limit=PAGE_MAX)
+        rows = [row for row in rows if state in (None, row[4])][:limit]
     elif state == "outcome_unknown":
         rows = await service.store.fetch("unknown_effects", tenant_id=tenant_id, limit=limit)
+    elif state is not None:
+        rows = await service.store.fetch("list_effects_of_state", tenant_id=tenant_id, state=state, limit=limit)
     else:
         rows = await service.store.fetch("list_effects", tenant_id=tenant_id, limit=limit)
-        rows = [row for row in rows if state in (None, row[4])]
     return [_view(tenant_id, row, []) for row in rows]
 
 

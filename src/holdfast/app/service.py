@@ -86,7 +86,9 @@ class Service:
 
     def stirred(self, turn: Turn) -> None:
         """After a commit: wake the workers here and hint to those elsewhere. Only a hint: they poll anyway."""
-        if turn.starts or turn.events:
-            for worker in self.workers:
+        for worker in self.workers:
+            if turn.starts:
                 worker.wakeup.set()
+            for event in turn.events:
+                worker.event_for(event.instance_id)
         self.store.hint(turn)

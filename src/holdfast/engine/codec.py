@@ -109,11 +109,19 @@ def decoder_for(kind: Any) -> Callable[[bytes], Any]:
 def _make_decoder(kind: Any) -> Callable[[bytes], Any]:
     validate = getattr(kind, "model_validate_json", None)
     if callable(validate):
-        return lambda raw: validate(raw)
+        return lambda raw: validate(bytes(raw))
     try:
-        return msgspec.json.Decoder(kind).decode
+        return msgspec.json.Decoder(kind, dec_hook=_unhook).decode
     except (TypeError, msgspec.ValidationError):
         return _decode
+
+
+def _unhook(kind: Any, value: Any) -> Any:
+    """The other way round: a pydantic model inside a list, an optional or a Struct."""
+    validate = getattr(kind, "model_validate_json", None)
+    if callable(validate):
+        return validate(_plain.encode(value))
+    raise msgspec.ValidationError(f"Expected `{getattr(kind, '__name__', kind)}`, got `{type(value).__name__}`")
 
 
 def digest(raw: bytes) -> str:

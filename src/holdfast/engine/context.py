@@ -50,6 +50,7 @@ class Context:
         self._entropy = entropy
         self._limit = payload_limit
         self._names: dict[str, int] = {}
+        self._values: dict[str, int] = {}
         self._last: dict[str, tuple[Call, asyncio.Task[Any] | None]] = {}  # who used a name last
         self.soft: list[tuple[str, str, bytes]] = []  # values to be journaled with the next turn
 
@@ -127,26 +128,25 @@ class Context:
         results come in the order of the branches, or the first failure is raised."""
         if not branches:
             raise BadDefinition(f"parallel {name!r} has no branches: give at least one")
-        number = self._occurrence(name)
+        check_name("parallel name", name)
         asked = []
         for branch, what in branches.items():
             check_name(f"branch of {name!r}", branch)
-            key = f"{name}.{branch}" + (f"#{number}" if number > 1 else "")
-            asked.append(self._ask_branch(key, what))
+            asked.append(self._call_branch(f"{name}.{branch}", what))
         settled = await asyncio.gather(*asked, return_exceptions=True)
         for answer in settled:
             if isinstance(answer, BaseException):
                 raise answer
         return settled
 
-    def _ask_branch(self, key: str, what: Any) -> asyncio.Future[Any]:
+    def _call_branch(self, name: str, what: Any) -> asyncio.Future[Any]:
         if isinstance(what, Effect):
             spec: Any = effect_spec(what.function, what.args, **what.options)
-            return self._ask("effect", key, what.args, spec, spec.signature.returns).future
+            return self._call("effect", name, None, what.args, spec, spec.signature.returns)
         function, args = (what[0], tuple(what[1:])) if isinstance(what, tuple) else (what, ())
         signature = signature_of(function)
         spec = StepSpec(function, args, signature, policy_from(3, None, None, None))
-        return self._ask("step", key, args, spec, signature.returns).future
+        return self._call("step", name, None, args, spec, signature.returns)
 
     # -- waiting
 
@@ -196,7 +196,7 @@ class Context:
 
     def _value(self, name: str, make: Callable[[], Any]) -> Any:
         self._check_place()
-        number = self._names[name] = self._names.get(name, 0) + 1
+        number = self._values[name] = self._values.get(name, 0) + 1
         key = name if number == 1 else f"{name}#{number}"
         recorded = self._replay.journal.calls.get(("value", key))
         if recorded is not None and recorded.answer is not None:

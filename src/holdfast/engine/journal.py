@@ -94,6 +94,7 @@ class Journal(msgspec.Struct):
     calls: dict[tuple[str, str], Recorded]
     ending_type: str = ""
     ending: RowWords | None = None
+    ending_seq: int = 0
     undone: dict[str, tuple[str, RowWords]] = {}
 
 
@@ -111,7 +112,7 @@ def read(rows: Iterable[Sequence[Any]]) -> Journal:
         kind = ANSWERS.get(type_) or OPENINGS.get(type_)
         if kind is None:
             if type_ in ENDINGS:
-                journal.ending_type, journal.ending = type_, _words.decode(payload)
+                journal.ending_type, journal.ending, journal.ending_seq = type_, _words.decode(payload), seq
             elif type_ in UNDOINGS:
                 journal.undone[name] = (type_, _words.decode(payload))
             continue

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.engine import history as h
 from holdfast.engine.codec import decoder_for
-from holdfast.engine.errors import ChildFailed, EffectAborted, EffectFailed, StepFailed
+from holdfast.engine.errors import ChildFailed, EffectAborted, EffectFailed, NotInWorkflow, StepFailed
 from holdfast.engine.journal import Journal, Recorded, RowWords, contradiction, space_of
 from holdfast.engine.turnloop import TurnLoop
 
@@ -52,6 +52,7 @@ class Replay:
         self.asked: list[Call] = []  # new calls without an answer; whoever reads them empties the list
         self.compensable: list[Call] = []  # in the order of being asked
         self.difference: str | None = None
+        self.runaway: NotInWorkflow | None = None  # why the body will never come to rest
         self.closed = False
         self._released: list[tuple[int, int, Call]] = []  # asked and answered in the journal, not yet released
         self._order = 0
@@ -65,13 +66,22 @@ class Replay:
 
     def run(self) -> None:
         """Drain, release the earliest recorded answer, and again, until the journal has no more to say."""
-        loop = self.loop
-        loop.drain()
-        while self._released and self.difference is None:
-            _, _, call = heapq.heappop(self._released)
+        self._drain()
+        while self._released and self.difference is None and self.runaway is None:
+            seq, _, call = heapq.heappop(self._released)
             assert call.recorded is not None and call.recorded.answer is not None
+            if 0 < self.journal.ending_seq < seq:
+                # The body was closed before this answer came: only the saga has to know how it ended.
+                call.outcome, call.words = call.recorded.answer_type, call.recorded.answer
+                continue
             self._settle(call, call.recorded.answer_type, call.recorded.answer)
-            loop.drain()
+            self._drain()
+
+    def _drain(self) -> None:
+        try:
+            self.loop.drain()
+        except NotInWorkflow as error:
+            self.runaway = error
 
     def answer(self, call: Call, type_: str, words: RowWords) -> None:
         """Release a live answer: the same function that replays it, so both walk the same path."""
@@ -87,9 +97,11 @@ class Replay:
 
     @property
     def done(self) -> bool:
-        return self.main is not None and self.main.done()
+        return self.runaway is not None or (self.main is not None and self.main.done())
 
     def outcome(self) -> tuple[Any, BaseException | None]:
+        if self.runaway is not None:
+            return None, self.runaway
         assert self.main is not None
         error = self.main.exception()
         return (None, error) if error is not None else (self.main.result(), None)

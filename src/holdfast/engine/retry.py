@@ -11,6 +11,7 @@ import msgspec
 from holdfast.engine.errors import BadDefinition
 
 SECOND = 1_000_000
+SPAN_MAX = 1000 * 366 * 86_400 * SECOND  # a thousand years: for ever, and still a bigint when added to now
 
 
 class Backoff(msgspec.Struct, frozen=True):
@@ -77,8 +78,8 @@ def after_failure(
 
 def microseconds(span: timedelta | float | int) -> int:
     if isinstance(span, timedelta):
-        return (span.days * 86_400 + span.seconds) * SECOND + span.microseconds
-    return round(span * SECOND)
+        return min((span.days * 86_400 + span.seconds) * SECOND + span.microseconds, SPAN_MAX)
+    return min(round(span * SECOND), SPAN_MAX)
 
 
 def error_payload(error: BaseException) -> dict[str, Any]:

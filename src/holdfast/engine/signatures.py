@@ -6,7 +6,7 @@ import inspect
 import typing
 from collections.abc import Callable
 from functools import partial
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import msgspec
@@ -42,18 +42,21 @@ class Signature(msgspec.Struct, frozen=True):
     positional: int  # how many positional arguments it can take; -1: any number
 
 
-_known: dict[Any, Signature] = {}
+_known: dict[CodeType, tuple[dict[str, Any], Signature]] = {}
 
 
 def signature_of(function: Callable[..., Any]) -> Signature:
-    # Closures made anew for each call share their code; looking at them once is enough.
-    key: Any = function.__code__ if isinstance(function, FunctionType) else function
-    try:
-        found = _known.get(key)
-    except TypeError:
+    # Closures made anew for each call share their code; looking at them once is enough. What only shares its code
+    # is looked at each time: a decorated function has its wrapper's code, and a partial or a bound method kept here
+    # would keep its arguments alive.
+    if not isinstance(function, FunctionType) or "__wrapped__" in function.__dict__:
         return _look(function)
-    if found is None:
-        found = _known[key] = _look(function)
+    annotations = function.__annotations__
+    known = _known.get(function.__code__)
+    if known is not None and known[0] == annotations:
+        return known[1]
+    found = _look(function)
+    _known[function.__code__] = (annotations, found)
     return found
 
 

@@ -31,6 +31,16 @@ class _Handle:
 _HANDLE = _Handle()
 
 
+def _refuse(*_: Any, **__: Any) -> Any:
+    raise NotInWorkflow(
+        "a workflow cannot touch the outside world (sockets, processes, signals): "
+        "do the work in a ctx.step(…), or in a ctx.effect(…) if it must not be repeated"
+    )
+
+
+_no_world: Any = _refuse
+
+
 class TurnLoop(asyncio.AbstractEventLoop):
     def __init__(self) -> None:
         self._ready: deque[tuple[Callable[..., Any], tuple[Any, ...], Variables | None]] = deque()
@@ -82,6 +92,12 @@ class TurnLoop(asyncio.AbstractEventLoop):
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
         raise NotInWorkflow("a workflow cannot use threads: do the work in a ctx.step(…)")
+
+    getaddrinfo = getnameinfo = create_connection = create_server = create_datagram_endpoint = _no_world
+    create_unix_connection = create_unix_server = connect_accepted_socket = start_tls = sendfile = _no_world
+    connect_read_pipe = connect_write_pipe = subprocess_exec = subprocess_shell = add_signal_handler = _no_world
+    sock_recv = sock_recv_into = sock_recvfrom = sock_recvfrom_into = sock_sendall = sock_sendto = _no_world
+    sock_connect = sock_accept = sock_sendfile = add_reader = add_writer = call_soon_threadsafe = _no_world
 
     # -- running
 

@@ -33,17 +33,20 @@ async def call_async(function: Callable[..., Any], args: tuple[Any, ...], timeou
 
 
 async def call_in_thread(
-    pool: ThreadPoolExecutor, function: Callable[..., Any], args: tuple[Any, ...], timeout: float | None,
+    pool: ThreadPoolExecutor,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    timeout: float | None,
     late: Callable[[asyncio.Future[Any]], None] | None = None,
-) -> Any:  # fmt: skip
+) -> Any:
+    """`late` is told the future of a call that outlives its time-out: the thread cannot be stopped."""
     running = asyncio.get_running_loop().run_in_executor(pool, partial(copy_context().run, function, *args))
     if timeout is None:
         return await running
     try:
         async with asyncio.timeout(timeout):
-            # The thread cannot be stopped. Whoever waits is told in time; the result becomes evidence.
             return await asyncio.shield(running)
-    except TimeoutError:
-        if late is not None and not running.done():
+    except (TimeoutError, asyncio.CancelledError):
+        if not running.done() and late is not None:
             running.add_done_callback(late)
         raise

@@ -85,15 +85,19 @@ class Committer:
                     self._more.set()
             self.batches += 1
             self.turns += len(batch)
-            if self.on_batch is not None:
-                self.on_batch([turn for (turn, _), o in zip(batch, outcomes, strict=True) if isinstance(o, Outcome)])
-            for (_, done), outcome in zip(batch, outcomes, strict=True):
-                try:
-                    done(outcome)
-                except Exception:
-                    log.exception("turn_callback_failed")
+            self._tell(batch, outcomes)
+            del batch, outcomes, touched  # idle, this task must not keep the instances of its last batch in memory
             if not self._pending and not self._busy:
                 self._idle.set()
+
+    def _tell(self, batch: list[tuple[Turn, Done]], outcomes: list[Outcome | BaseException]) -> None:
+        if self.on_batch is not None:
+            self.on_batch([turn for (turn, _), o in zip(batch, outcomes, strict=True) if isinstance(o, Outcome)])
+        for (_, done), outcome in zip(batch, outcomes, strict=True):
+            try:
+                done(outcome)
+            except Exception:
+                log.exception("turn_callback_failed")
 
     def _take(self) -> list[tuple[Turn, Done]]:
         """The next batch: no instance row may be both moved and woken in one statement, nor in two at once."""

@@ -73,7 +73,7 @@ class Hints:
                 self._connection = connection
                 self._heard_work()  # what came before we listened
                 await lost.wait()
-            except OSError as error:
+            except Exception as error:  # whatever it is, polling goes on and so do we
                 log.debug("not_listening", error=repr(error))
             self._connection = None
             await asyncio.sleep(1.0)

@@ -32,6 +32,10 @@ WRITER_SETTINGS = {
 }
 
 
+async def _keep_session(_connection: Any) -> None:
+    """Our own statements leave nothing behind in a session, so handing it back needs no round trip."""
+
+
 def commit_sql(present: Sequence[bool]) -> str:
     """The one commit statement for a batch that writes the parts marked present."""
     first, more, change, start, event, consumed, effect, dead = present
@@ -113,7 +117,7 @@ class PostgresStore:
         try:
             await migrate_postgres(self.url, apply=migrate)
             self._pool = await asyncpg.create_pool(
-                self.url, min_size=1, max_size=self._reader_count,
+                self.url, min_size=1, max_size=self._reader_count, reset=_keep_session,
                 server_settings=WRITER_SETTINGS | {"plan_cache_mode": "auto"}, command_timeout=60,
             )  # fmt: skip
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
@@ -232,7 +236,7 @@ class PostgresStore:
         born = {r[0] for r in await self.fetch(
             "look_up_starts", tenants=[s.tenant_id for s in starts], instances=[s.id for s in starts]
         )} if starts else set()  # fmt: skip
-        kept = {(r[0], r[1], r[2]) for r in await self.fetch(
+        kept = {tuple(r) for r in await self.fetch(
             "look_up_events", tenants=[e.tenant_id for e in events], instances=[e.instance_id for e in events],
             ids=[e.id for e in events],
         )} if events else set()  # fmt: skip
@@ -248,9 +252,9 @@ class PostgresStore:
             elif turn.starts:
                 there = turn.starts[0].id in born
             else:
-                # Its id may be the caller's; the moment it was sent tells this very event from an earlier one.
+                # Its id may be the caller's; its moment and its words tell this very event from an earlier one.
                 event = turn.events[0]
-                there = (event.instance_id, event.id, event.sent_at) in kept
+                there = (event.instance_id, event.id, event.sent_at, event.payload) in kept
             woken = turn.change is not None and turn.change.release and turn.instance_id in held
             found.append(None if not there else Outcome.WOKEN if woken else Outcome.COMMITTED)
         return found

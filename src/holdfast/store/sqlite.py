@@ -26,7 +26,7 @@ from holdfast.store.port import Claimed, HandlerRaised, PastRow, PendingEvent, c
 from holdfast.store.statements import statement, texts, translate
 
 T = TypeVar("T")
-CHUNKS = (128, 32, 8, 1)  # rows per multi-row statement: few sizes, so that few statements are prepared
+CHUNKS = (64, 16, 4, 1)  # rows per multi-row statement: few sizes, so that few statements are prepared
 
 
 def connect(path: str) -> apsw.Connection:
@@ -305,8 +305,9 @@ class SqliteStore:
             return connection.execute(sql, (turn.tenant_id, turn.starts[0].id)).fetchone() is not None
         event = turn.events[0]
         sql = statement("look_up_event", "sqlite").sql
-        # Its id may be the caller's; the moment it was sent tells this very event from an earlier one.
-        return connection.execute(sql, (event.tenant_id, event.instance_id, event.id)).fetchone() == (event.sent_at,)
+        # Its id may be the caller's; when it was sent and what it says tell this very event from an earlier one.
+        found = connection.execute(sql, (event.tenant_id, event.instance_id, event.id)).fetchone()
+        return bool(found == (event.sent_at, event.payload))
 
     def _found(self, connection: apsw.Connection, worker_id: bytes | None, turn: Turn) -> Outcome | None:
         if not self._is_there(connection, turn):

@@ -82,6 +82,9 @@ def arrived(ex: Execution, call: Call, value: Any, error: BaseException | None) 
     match known_from(error):
         case "rejected":
             _failed(ex, call, error_payload(error))
+        case "not_applied" if standing.unknown:
+            # It says that this attempt never left; an earlier one may have been done all the same.
+            _unknown(ex, call, error_payload(error), quiet_at=ex.worker.now())
         case "not_applied":
             _not_applied(ex, call, error)
         case "unknown":
@@ -246,7 +249,7 @@ def _row(ex: Execution, call: Call, state: str, **fields: Any) -> None:
     ex.beyond_history()
     ex.effect_rows[id_] = EffectRow(
         ex.tenant_id, id_, ex.id, call.key, call.spec.mode, state, standing.attempt, ids.idempotency_key(id_),
-        bytes.fromhex(codec.digest(call.args)), call.args, ex.fence, ex.worker.id, standing.first_started_at,
+        bytes.fromhex(codec.digest(call.args)), call.args, ex.fence, ex.worker_id, standing.first_started_at,
         standing.started_at, standing.not_after, standing.opens_at, ex.worker.now() if settled else None,
         fields.get("receipt"), fields.get("last_error"), fields.get("resolution"), fields.get("resolved_by"),
         fields.get("reason"),

@@ -34,6 +34,7 @@ NONE: list[Any] = []  # shared by all turns that write nothing of a kind; never 
 NO_EFFECTS: dict[bytes, EffectRow] = {}
 ALWAYS = 1 << 62  # a turn that ends the instance hands the claim back whatever arrived meanwhile
 RUNNABLE = ("step", "transaction", "effect")
+Told = tuple[Call, int, Any, BaseException | None]  # an effect's call, its attempt, and what it came back with
 
 
 class Execution:
@@ -47,6 +48,7 @@ class Execution:
         self.worker_id = worker.id  # the incarnation that claimed it; the worker itself may be a later one by now
         self.woken = claimed.woken
         self.events = list(claimed.events)
+        self.taken: set[str] = set()  # consumed under this claim, perhaps by a turn that is not on disk yet
         past = claimed.history
         self.seq = past[-1].seq if past else 0
         self.hash = past[-1].hash if past else genesis(claimed.tenant_id, claimed.id)
@@ -66,7 +68,10 @@ class Execution:
         self.waits = 0  # open calls that wait for something other than a handler
         self.transactions: list[Call] = []  # waiting for the turn to be free
         self._ready: list[Call] = []  # to be started once the turn is committed
+        self._told: list[Told] = []  # what effects came back with, not yet in a turn
+        self._sent: list[Told] = []  # the same, in the turn that is on its way to disk
         self._change: Change | None = None
+        self._watched: int | None = None  # the moment the worker was last asked to wake it at
         self._begin_turn()
 
     # -- the turn being gathered
@@ -97,6 +102,7 @@ class Execution:
         """The event is taken by the entry that is recorded next."""
         self.beyond_history()
         self.events.remove(event)
+        self.taken.add(event.id)
         self.consumed.append(Consumed(self.tenant_id, self.id, event.id, self.seq + len(self.entries) + 1))
 
     def seal_turn(self, entries: list[tuple[str, str, bytes]]) -> Turn:
@@ -130,6 +136,8 @@ class Execution:
         self._begin_turn()
         self.committing = True
         self._change = turn.change
+        if self._told:
+            self._sent, self._told = self._told, []
         self.worker.submit(turn, self._committed)
 
     def forget_entries(self, count: int) -> None:
@@ -201,7 +209,7 @@ class Execution:
     def _collect(self) -> None:
         if self.context.soft:
             for entry in self.context.soft:
-                self.record(*entry, hard=False)
+                self.record(*entry)  # on disk before a handler sees them: it may run again and must get the same
             self.context.soft.clear()
         if self.replay.asked:
             asked, self.replay.asked = self.replay.asked, []
@@ -370,6 +378,8 @@ class Execution:
     def arrive(self, call: Call, value: Any, error: BaseException | None) -> None:
         """A handler is done. While a turn is on its way to disk, results queue up and share the next one."""
         self.running.pop(call.key, None)
+        if call.kind == "effect" and call.state.next != "lookup" and not self.undoing(call):
+            self._told.append((call, call.state.attempt, value, error))
         self.arrived.append((call, value, error))
         if not self.committing:
             self.take_arrivals()
@@ -425,6 +435,9 @@ class Execution:
             ready = undo.startable(self, ready)
         for call in ready:
             call.state.phase = Phase.RUNNING
+            # Counted as running from here on: an in-place step that answers at once must not hand the claim back
+            # while its neighbours are about to start.
+            self.running[call.key] = None
             if call.kind == "effect" and call.state.next == "start" and not self.undoing(call):
                 effects.reserve(self, call)
         if not ready and not self.running:
@@ -445,7 +458,8 @@ class Execution:
         """Something runs, so the claim stays; timers meanwhile are kept in memory."""
         if self.waits:
             at = self._next_at()
-            if at is not None:
+            if at is not None and at != self._watched:
+                self._watched = at
                 self.worker.wake_at(self, at)
 
     def _next_at(self) -> int | None:
@@ -540,7 +554,10 @@ class Execution:
 
     def _committed(self, outcome: Outcome | BaseException) -> None:
         self.committing = False
+        if outcome in (Outcome.COMMITTED, Outcome.WOKEN):
+            self._sent = []
         if self.abandoned:
+            self._keep_evidence()
             return
         if outcome is Outcome.WOKEN:
             self.worker.fetch_events(self)
@@ -560,8 +577,8 @@ class Execution:
         self.next_transaction()
         if self.arrived and not self.committing:
             self.take_arrivals()
-        elif self.events and not self.committing:
-            self.decide()
+        elif (self.events or self.waits) and not self.committing:
+            self.decide()  # an event, or a timer that fell due while the turn was on its way
 
     def next_transaction(self) -> None:
         if self.transactions and not self.committing:
@@ -571,14 +588,21 @@ class Execution:
         if woken < self.woken:
             return
         self.woken = woken
-        taken = {one.id for one in self.consumed}
-        self.events = [e for e in events if e.id not in taken]
+        self.events = [e for e in events if e.id not in self.taken]
         if not self.committing and not self.abandoned:
             self.decide()
 
     def abandon(self) -> None:
         self.abandoned = True
         self.replay.close()
+        if not self.committing:
+            self._keep_evidence()
+
+    def _keep_evidence(self) -> None:
+        """Results that came back here and will not be in the history: whoever settles the effect wants to see them."""
+        told, self._sent, self._told = [*self._sent, *self._told], [], []
+        for call, attempt, value, error in told:
+            self.worker.keep_evidence(self, call, attempt, value, error)
 
 
 def args_head(call: Call) -> bytes:

@@ -122,11 +122,13 @@ class SessionLiveness:
 
     async def _beat(self, fenced: Callable[[], None]) -> None:
         connection: Any = None
+        locked = False
         while not self._stop.is_set():
             try:
                 if connection is None or connection.is_closed():
-                    connection = await self.store.connect()
-                    await connection.execute("select pg_advisory_lock($1)", int(self.word))
+                    connection, locked = await self.store.connect(), False
+                if not locked:  # after a lost connection the old session may hold it for a while: beat on meanwhile
+                    locked = await connection.fetchval("select pg_try_advisory_lock($1)", int(self.word))
                 before = time.monotonic_ns()
                 alive, now = await self.store.beat(connection, self.worker_id)
                 self.store.set_clock(now, (before + time.monotonic_ns()) // 2)

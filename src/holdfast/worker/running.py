@@ -49,11 +49,16 @@ def _start_call(
     if signature.info is not None:
         function, args = bound(function, args, signature, step_info(ex, call)), ()
     if signature.is_async:
-        _launch(ex, call, call_async(function, args, timeout), attempt)
+        work = (
+            _bring_back(ex, call, attempt, function, args)
+            if timeout is None
+            else _bring_back(ex, call, attempt, call_async, (function, args, timeout))
+        )
+        _launch(ex, call, work)
     elif getattr(call.spec, "thread", True):
         ex.threads.add(call.key)
         late = partial(worker.came_late, ex, call, attempt) if attempt else None
-        _launch(ex, call, call_in_thread(worker.pool, function, args, timeout, late), attempt)
+        _launch(ex, call, _bring_back(ex, call, attempt, call_in_thread, (worker.pool, function, args, timeout, late)))
     else:
         try:
             value, error = function(*args), None
@@ -62,15 +67,15 @@ def _start_call(
         ex.arrive(call, value, error)
 
 
-def _launch(ex: Execution, call: Call, work: Any, attempt: int) -> None:
-    ex.running[call.key] = asyncio.get_running_loop().create_task(_bring_back(ex, call, work, attempt))
+def _launch(ex: Execution, call: Call, work: Any) -> None:
+    ex.running[call.key] = asyncio.get_running_loop().create_task(work)
 
 
-async def _bring_back(ex: Execution, call: Call, work: Any, attempt: int) -> None:
+async def _bring_back(ex: Execution, call: Call, attempt: int, function: Any, args: tuple[Any, ...]) -> None:
     error: BaseException | None = None
     value = None
     try:
-        value = await work
+        value = await function(*args)
     except (Exception, asyncio.CancelledError) as raised:
         error = raised
     ex.threads.discard(call.key)

@@ -62,14 +62,15 @@ class Worker:
         self._on_ended = on_ended
         self._on_committed = on_committed
         self._writers = committer_writers
-        self._timers: list[tuple[int, int, Execution]] = []
-        self._timer_number = 0
+        self._timers: list[tuple[int, bytes]] = []  # when to look at which of our executions
         self._salts = b""
         self._salt_at = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._main: asyncio.Task[None] | None = None
         self._suspects_at = 0.0
         self._claims_in_doubt = False
+        self.look_seconds = 0.25  # how often events of other processes for instances running here are looked for
+        self._looked_at = 0.0
         self.committer: Committer
         self.liveness: Liveness
 
@@ -127,7 +128,7 @@ class Worker:
             return
         log.warning("worker_fenced", worker=ids.worker_word(self.id), instances=len(self.executions))
         self._abandon_all()
-        self._spawn(self._again())
+        self.spawn(self._again())
 
     async def _again(self) -> None:
         old_committer, old_liveness = self.committer, self.liveness
@@ -149,7 +150,7 @@ class Worker:
             if task is not None and key not in execution.threads:
                 task.cancel()
 
-    def _spawn(self, coroutine: Any) -> None:
+    def spawn(self, coroutine: Any) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -247,7 +248,7 @@ class Worker:
         """A broken promise of our own: record it, drop the execution, let the claim be taken up afresh."""
         log.error("execution_broken", instance_id=ids.instance_word(execution.id), error=repr(error), exc_info=error)
         self._abandon(execution)
-        self._spawn(self._let_go(execution))
+        self.spawn(self._let_go(execution))
 
     def busy(self) -> bool:
         """Whether anything here moves by itself: a handler runs, a turn is on its way to disk, events are read."""
@@ -258,7 +259,7 @@ class Worker:
 
     async def next_due(self) -> int | None:
         """When the next timer falls due, here or in the store."""
-        times = [at for at, _, ex in self._timers if not ex.abandoned and ex.id in self.executions]
+        times = [at for at, id_ in self._timers if id_ in self.executions]
         due = await self.store.next_due(self.registry.places(), self.queue)
         if due is not None:
             times.append(due)
@@ -283,21 +284,25 @@ class Worker:
         return min(self.liveness.lease_end(), self.now() + LEASE) - LEASE_MARGIN
 
     def wake_at(self, execution: Execution, at: int) -> None:
-        self._timer_number += 1
-        heapq.heappush(self._timers, (at, self._timer_number, execution))
+        if len(self._timers) > 4 * self.concurrency + 1000:  # most belong to instances handed back long ago
+            self._timers = [timer for timer in self._timers if timer[1] in self.executions]
+            heapq.heapify(self._timers)
+        heapq.heappush(self._timers, (at, execution.id))
         self.wakeup.set()
 
     def _fire_timers(self) -> None:
         now = self.now()
         while self._timers and self._timers[0][0] <= now:
-            _, _, execution = heapq.heappop(self._timers)
-            if not execution.abandoned and not execution.committing and execution.id in self.executions:
+            execution = self.executions.get(heapq.heappop(self._timers)[1])
+            if execution is not None and not execution.abandoned and not execution.committing:
                 execution.decide()
 
     async def _look_at_claims(self) -> None:
         """Cancels and signals for what runs here; and claims whose reply was lost: ours on disk, unknown to us."""
-        if not self.executions and not self._claims_in_doubt:
+        now = asyncio.get_running_loop().time()
+        if not self._claims_in_doubt and (not self.executions or now < self._looked_at + self.look_seconds):
             return
+        self._looked_at = now
         worker_id = self.id
         for tenant_id, id_, fence, woken in await self.store.fetch("held_claims", worker_id=worker_id):
             execution = self.executions.get(id_)
@@ -311,8 +316,16 @@ class Worker:
                 self.fetch_events(execution)
         self._claims_in_doubt = False
 
+    def event_for(self, instance_id: bytes) -> None:
+        """An event was committed in this process: if its instance runs here, it need not wait for the next look."""
+        execution = self.executions.get(instance_id)
+        if execution is not None:
+            self.fetch_events(execution)
+        else:
+            self.wakeup.set()
+
     def fetch_events(self, execution: Execution) -> None:
-        self._spawn(self._fetch_events(execution))
+        self.spawn(self._fetch_events(execution))
 
     async def _fetch_events(self, execution: Execution) -> None:
         while not execution.abandoned:
@@ -337,7 +350,7 @@ class Worker:
         log.warning("turn_refused", instance_id=ids.instance_word(execution.id), outcome=str(outcome))
         self._abandon(execution)
         if outcome is not Outcome.FENCED:
-            self._spawn(self._let_go(execution))
+            self.spawn(self._let_go(execution))
 
     async def _let_go(self, execution: Execution) -> None:
         pause = 0.05
@@ -403,7 +416,12 @@ class Worker:
         """A sync effect handler came back after its time-out."""
         if not done.cancelled():
             error = done.exception()
-            self._spawn(self.observe(execution, call, attempt, None if error else done.result(), error))
+            self.keep_evidence(execution, call, attempt, None if error else done.result(), error)
+
+    def keep_evidence(
+        self, execution: Execution, call: Call, attempt: int, value: Any, error: BaseException | None
+    ) -> None:
+        self.spawn(self.observe(execution, call, attempt, value, error))
 
     def note(self, execution: Execution, event: str, **fields: Any) -> None:
         log.info(

@@ -8,6 +8,11 @@ select id, instance_id, step, mode, state, attempt, idempotency_key, request, fe
   started_at, not_after, opens_at, settled_at, receipt, last_error, resolution, resolved_by, reason
 from holdfast.effects where tenant_id = :tenant_id order by started_at desc limit :limit
 
+-- name: list_effects_of_state
+select id, instance_id, step, mode, state, attempt, idempotency_key, request, fence, worker_id, first_started_at,
+  started_at, not_after, opens_at, settled_at, receipt, last_error, resolution, resolved_by, reason
+from holdfast.effects where tenant_id = :tenant_id and state = :state order by started_at desc limit :limit
+
 -- name: unknown_effects
 select id, instance_id, step, mode, state, attempt, idempotency_key, request, fence, worker_id, first_started_at,
   started_at, not_after, opens_at, settled_at, receipt, last_error, resolution, resolved_by, reason

@@ -76,7 +76,7 @@ create table holdfast_history (
   codec integer not null default 0,
   key_id text,
   primary key (tenant_id, instance_id, seq)
-) strict, without rowid;
+) strict;  -- with rowid: appending is cheaper than clustering by instance
 
 -- REPLACE deletes without delete triggers on a connection that left recursive_triggers off, so an insert
 -- over an existing row is refused as well.

@@ -68,7 +68,7 @@ from unnest(:tenants::text[], :instances::bytea[]) as i(tenant_id, id)
 join holdfast.instances n on n.tenant_id = i.tenant_id and n.id = i.id
 
 -- name: look_up_events
-select e.instance_id, e.id, e.sent_at
+select e.instance_id, e.id, e.sent_at, e.payload
 from unnest(:tenants::text[], :instances::bytea[], :ids::text[]) as i(tenant_id, instance_id, id)
 join holdfast.events e on e.tenant_id = i.tenant_id and e.instance_id = i.instance_id and e.id = i.id
 

@@ -35,7 +35,8 @@ select hash from holdfast.history where tenant_id = :tenant_id and instance_id =
 select 1 from holdfast.instances where tenant_id = :tenant_id and id = :id
 
 -- name: look_up_event
-select sent_at from holdfast.events where tenant_id = :tenant_id and instance_id = :instance_id and id = :id
+select sent_at, payload from holdfast.events
+where tenant_id = :tenant_id and instance_id = :instance_id and id = :id
 
 -- name: look_up_claim
 select 1 from holdfast.instances
