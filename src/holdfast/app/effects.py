@@ -12,6 +12,7 @@ from holdfast.app import instances
 from holdfast.engine import codec, ids
 from holdfast.engine.effects import may_choose
 from holdfast.engine.errors import BadInput, EffectNotFound, EffectNotOpen
+from holdfast.engine.retry import storable
 
 if TYPE_CHECKING:
     from holdfast.app.service import Service
@@ -121,6 +122,8 @@ async def resolve(
     for field, value in (("actor", actor), ("reason", reason)):
         if not isinstance(value, str) or not value.strip():
             raise BadInput(f"{field} is empty: say who decides, and why; both are kept in the history")
+        if storable(value) != value:
+            raise BadInput(f"{field} holds a NUL or half a character: the database cannot keep it")
     if second_person is not None and second_person.strip() in ("", actor.strip()):
         raise BadInput("second_person must be somebody else than the actor")
     view = await read_effect(service, tenant_id, effect)
@@ -134,7 +137,7 @@ async def resolve(
         raise EffectNotOpen(f"effect {effect}: {refused}")
     words = {
         "resolution": resolution, "actor": actor, "reason": reason, "result": result,
-        "accept_double": accept_double, "second_person": second_person,
+        "accept_double": accept_double, "second_person": second_person, "attempt": view.attempt,
     }  # fmt: skip
     payload = codec.encode(words, "the resolution", service.payload_limit)
     await instances.send(

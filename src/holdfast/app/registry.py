@@ -47,8 +47,6 @@ class Registry:
             check_name("workflow name", key)
         except HoldfastError as error:
             raise BadDefinition(str(error)) from None
-        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-            raise BadDefinition(f"version of workflow {key!r} is {version!r}: expected a whole number from 1 on")
         if not inspect.iscoroutinefunction(function):
             raise BadDefinition(f"workflow {key!r} is not an `async def`: its body awaits ctx calls, so it must be one")
         parameters = list(inspect.signature(function).parameters.values())
@@ -63,7 +61,9 @@ class Registry:
         return self.add(Definition("code", key, version, queue, wrapped, input_type))
 
     def add(self, definition: Definition) -> Definition:
-        place = (definition.key, definition.version)
+        key, version = place = (definition.key, definition.version)
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            raise BadDefinition(f"version of workflow {key!r} is {version!r}: expected a whole number from 1 on")
         if place in self._definitions:
             raise BadDefinition(
                 f"workflow {definition.key!r} version {definition.version} is registered twice: "

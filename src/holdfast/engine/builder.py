@@ -95,7 +95,9 @@ class Workflow:
         backoff: Backoff | timedelta | None = None, timeout: float | timedelta | None = None,
     ) -> Workflow:  # fmt: skip
         """Writes in the store's database, in the same commit as its journal row: handler(tx, info)."""
-        signature = msgspec.structs.replace(_look(handler), info=_last_parameter(handler))
+        signature = _look(handler)
+        if signature.info is None and signature.positional > 1:  # one that takes only the transaction gets just that
+            signature = msgspec.structs.replace(signature, info=_last_parameter(handler))
         undo = _undo(compensate)
         policy = policy_from(max_attempts, backoff, 10.0 if timeout is None else timeout, None)
 

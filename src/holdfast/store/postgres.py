@@ -10,7 +10,7 @@ from typing import Any
 
 import asyncpg
 
-from holdfast.engine.errors import StoreUnavailable
+from holdfast.engine.errors import BadDefinition, StoreUnavailable
 from holdfast.engine.turns import Outcome, Turn
 from holdfast.store.batch import Batch
 from holdfast.store.hints import Hints
@@ -273,7 +273,12 @@ class PostgresStore:
             await transaction.start()
             try:
                 async with asyncio.timeout(timeout):
-                    batch = Batch([turn(await work(connection))])
+                    value = await work(connection)
+                    if not connection.is_in_transaction():
+                        raise BadDefinition(
+                            "the handler ended the transaction itself: leave commit and rollback to Holdfast"
+                        )
+                    batch = Batch([turn(value)])
             except Exception as error:
                 await transaction.rollback()
                 raise HandlerRaised(error) from error

@@ -199,12 +199,22 @@ def resolved(ex: Execution, call: Call, event: PendingEvent) -> bool:
     ex.consume(event)
     words = codec.decode(event.payload)
     choice = words["resolution"]
+    if words.get("attempt", standing.attempt) != standing.attempt:
+        # Said about an earlier attempt, before another person's word started this one: noted, it decides nothing.
+        ex.record(h.INSTANCE_RESUMED, f"resolution of {call.key}", event.payload)
+        return True
     ex.record(h.EFFECT_RESOLVED, call.key, codec.encode(_words(call) | words))
     said = {"resolution": choice, "resolved_by": words["actor"], "reason": words["reason"]}
     if ex.worker.verbose:
         ex.worker.note(ex, "effect_resolved", step=call.key, resolution=choice, actor=words["actor"])
     if choice == "happened":
         result = codec.encode(words.get("result"))
+        try:
+            codec.decoder_for(call.type)(result)
+        except Exception as refused:
+            reason = f"the result that {words['actor']} gave does not fit what the handler returns: {refused}"
+            _ask_person(ex, call, reason, error_payload(refused))
+            return True
         payload = codec.encode({"attempt": standing.attempt, "via": "person"})
         ex.record(h.EFFECT_SUCCEEDED, call.key, payload[:-1] + b',"args":' + call.args + b',"result":' + result + b"}")
         _row(ex, call, "resolved", receipt=result, **said)

@@ -27,6 +27,8 @@ from holdfast.store.sqlite import SqliteStore
 log = structlog.get_logger("holdfast.liveness")
 BEAT_SECONDS = 1.0
 MISSED_BEATS = 2
+AGAIN_SECONDS = 0.2  # after a failed beat: soon enough that one cut connection is not two missed beats
+RETURN_SECONDS = 3.0
 LEASE_SECONDS = LEASE / SECOND
 LEASE_SECONDS_MIN = 4.0  # an effect may begin until the lease's margin: below this hardly ever
 
@@ -123,10 +125,14 @@ class SessionLiveness:
     async def _beat(self, fenced: Callable[[], None]) -> None:
         connection: Any = None
         locked = False
+        judges_at: float | None = None
         while not self._stop.is_set():
+            pause = BEAT_SECONDS
             try:
                 if connection is None or connection.is_closed():
                     connection, locked = await self.store.connect(), False
+                    # When the database was away, nobody could beat: let the others come back before judging them.
+                    judges_at = 0.0 if judges_at is None else time.monotonic() + RETURN_SECONDS
                 if not locked:  # after a lost connection the old session may hold it for a while: beat on meanwhile
                     locked = await connection.fetchval("select pg_try_advisory_lock($1)", int(self.word))
                 before = time.monotonic_ns()
@@ -136,13 +142,15 @@ class SessionLiveness:
                     fenced()
                     break
                 self._beaten_at = before
-                await self._fence_the_dead(connection, now)
+                if judges_at is not None and time.monotonic() >= judges_at:
+                    await self._fence_the_dead(connection, now)
             except Exception as error:
                 log.warning("heartbeat_failed", error=repr(error))
+                pause = AGAIN_SECONDS
                 if connection is not None:
                     connection.terminate()
                     connection = None
-            await asyncio.to_thread(self._stop.wait, BEAT_SECONDS)
+            await asyncio.to_thread(self._stop.wait, pause)
         if connection is not None:
             await connection.close()
 
