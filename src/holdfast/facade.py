@@ -280,12 +280,16 @@ class Holdfast:
         await self.close()
 
     def worker(
-        self, *, concurrency: int = 200, queue: str = "default", poll_seconds: float = 0.5, threads: int = 32,
+        self, *, concurrency: int = 200, queue: str = "default", poll_seconds: float | None = None, threads: int = 32,
         verbose: bool = False, lease: float = LEASE_SECONDS,
     ) -> WorkerScope:  # fmt: skip
         """A worker for the length of an `async with` block.
 
+        `poll_seconds`: how long an idle one waits at most before it looks again; by default a quarter of a second on
+        SQLite and one second on PostgreSQL, where a hint usually comes first.
         `lease`: on PostgreSQL, for how many seconds one that does not answer keeps its instances."""
+        if poll_seconds is None:
+            poll_seconds = 0.25 if self.url.startswith("sqlite") else 1.0
         return WorkerScope(self, lease, {
             "concurrency": concurrency, "queue": queue, "poll_seconds": poll_seconds, "threads": threads,
             "verbose": verbose,

@@ -19,6 +19,8 @@ TWO_LIBRARIES = (
     "on one file in one process drop each other's locks, so commits vanish; use `with hf.connection() as connection:`"
 )
 
+NO_TRANSACTION = "the connection is not in a transaction: begin one, or leave connection= away"
+
 
 async def start_on(service: Service, born: NewInstance, connection: Any) -> bytes:
     run = runner(service, connection)
@@ -34,29 +36,26 @@ async def start_on(service: Service, born: NewInstance, connection: Any) -> byte
 
 def runner(service: Service, connection: Any) -> Any:
     """A function that runs one of our statements on the caller's connection, whatever library it is from."""
-    library = type(connection).__module__.partition(".")[0]
-    dialect = service.store.dialect
-    if library in ("sqlite3", "_sqlite3", "pysqlite3"):
+    # The classes it is made of, so that an author's own subclass counts as what it is.
+    libraries = [kind.__module__.partition(".")[0] for kind in type(connection).__mro__]
+    if {"sqlite3", "_sqlite3", "pysqlite3"} & set(libraries):
         raise ConnectionRefused(TWO_LIBRARIES)
-    if dialect == "sqlite":
-        if library != "apsw":
-            raise ConnectionRefused(f"on SQLite a start joins only hf.connection() (apsw), not {library}")
+    if service.store.dialect == "sqlite":
+        if "apsw" not in libraries:
+            raise ConnectionRefused(f"on SQLite a start joins only hf.connection() (apsw), not {libraries[0]}")
         return _on_apsw(connection)
-    if library == "asyncpg":
-        return _on_asyncpg(connection)
-    if library == "psycopg":
-        return _on_psycopg(connection)
-    if library == "sqlalchemy":
-        return _on_sqlalchemy(connection)
+    for library, join in (("asyncpg", _on_asyncpg), ("psycopg", _on_psycopg), ("sqlalchemy", _on_sqlalchemy)):
+        if library in libraries:
+            return join(connection)
     raise ConnectionRefused(
-        f"on PostgreSQL a start joins a connection of asyncpg, psycopg or SQLAlchemy, not of {library}"
+        f"on PostgreSQL a start joins a connection of asyncpg, psycopg or SQLAlchemy, not of {libraries[0]}"
     )
 
 
 def _on_apsw(connection: Any) -> Any:
     async def run(name: str, values: dict[str, Any]) -> Sequence[Any]:
         if not connection.in_transaction:
-            raise ConnectionRefused("the connection is not in a transaction: begin one, or leave connection= away")
+            raise ConnectionRefused(NO_TRANSACTION)
         found = statement(name, "sqlite")
         return list(connection.execute(found.sql, found.bind(values)))
 
@@ -66,7 +65,7 @@ def _on_apsw(connection: Any) -> Any:
 def _on_asyncpg(connection: Any) -> Any:
     async def run(name: str, values: dict[str, Any]) -> Sequence[Any]:
         if not connection.is_in_transaction():
-            raise ConnectionRefused("the connection is not in a transaction: begin one, or leave connection= away")
+            raise ConnectionRefused(NO_TRANSACTION)
         found = statement(name, "postgres")
         return list(await connection.fetch(found.sql, *found.bind(values)))
 
@@ -84,10 +83,17 @@ def _placed(name: str, mark: Any) -> tuple[str, tuple[str, ...]]:
 
 def _on_psycopg(connection: Any) -> Any:
     async def run(name: str, values: dict[str, Any]) -> Sequence[Any]:
+        from psycopg.pq import TransactionStatus
+        from psycopg.rows import tuple_row
+
+        if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
+            raise ConnectionRefused(NO_TRANSACTION)
         sql, names = _placed(name, lambda word: f"%({word})s")
-        cursor = connection.execute(sql, {word: values[word] for word in names})
-        if inspect.isawaitable(cursor):
-            return list(await (await cursor).fetchall())
+        cursor = connection.cursor(row_factory=tuple_row)  # whatever rows the connection makes for its owner
+        done = cursor.execute(sql, {word: values[word] for word in names})
+        if inspect.isawaitable(done):
+            await done
+            return list(await cursor.fetchall())
         return list(cursor.fetchall())
 
     return run

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("holdfast.worker")
 CLAIM_MAX = 500
+POLL_FIRST = 0.05  # the pause before polling again grows from here to poll_seconds while nothing happens
 EVIDENCE_TRIES = 60
 ATTEMPTS_LIMIT = 5  # claims in a row without a committed turn; the last three of them alone
 
@@ -37,7 +38,7 @@ ATTEMPTS_LIMIT = 5  # claims in a row without a committed turn; the last three o
 class Worker:
     def __init__(
         self, store: Store, registry: Registry, liveness: Callable[[bytes], Liveness], *, concurrency: int = 200,
-        queue: str = "default", poll_seconds: float = 0.5, payload_limit: int = codec.PAYLOAD_LIMIT,
+        queue: str = "default", poll_seconds: float = 1.0, payload_limit: int = codec.PAYLOAD_LIMIT,
         verbose: bool = False, threads: int = 32, seed: int | None = None,
         on_ended: Callable[[bytes], None] | None = None, on_committed: Callable[[Turn], None] | None = None,
         committer_writers: int = 2,
@@ -68,6 +69,7 @@ class Worker:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._main: asyncio.Task[None] | None = None
         self._suspects_at = 0.0
+        self._pause = POLL_FIRST
         self._claims_in_doubt = False
         self.look_seconds = 0.25  # how often events of other processes for instances running here are looked for
         self._looked_at = 0.0
@@ -168,16 +170,20 @@ class Worker:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 2.0)
                 continue
-            if claimed and not self.alone and len(self.executions) < self.concurrency * 3 // 4:
-                continue
+            if claimed:
+                self._pause = POLL_FIRST
+                if not self.alone and len(self.executions) < self.concurrency * 3 // 4:
+                    continue
             await self._wait(due)
 
     async def _wait(self, due: int | None) -> None:
         """Until somebody wakes us, the next timer falls due, or it is time to poll: polling is the truth."""
-        seconds = self.poll_seconds
+        seconds = self._pause = min(self._pause * 2, self.poll_seconds)
         for at in (due, self._timers[0][0] if self._timers else None):
             if at is not None:
-                seconds = min(seconds, max(0.0, (at - self.now()) / 1_000_000) + 0.001)
+                # What is due and was not claimed is another's, or waits to run alone: look again, but not at once.
+                left = (at - self.now()) / 1_000_000
+                seconds = min(seconds, left + 0.001 if left > 0 else POLL_FIRST)
         if self.wakeup.is_set():
             self.wakeup.clear()
             return
