@@ -1,5 +1,6 @@
 """Holdfast: durable workflows for processes that touch money and people."""
 
+from holdfast.app.dead_letters import DeadLetterView
 from holdfast.app.effects import EffectView, Observation
 from holdfast.app.instances import HistoryEntry, InstanceView
 from holdfast.app.verify import Fault, Verdict
@@ -42,7 +43,8 @@ from holdfast.facade import Effects, Handle, Holdfast, Tenant
 
 __all__ = [
     "Backlogged", "Backoff", "BadDefinition", "BadInput", "BusinessKeyTaken", "ChildFailed", "ConcurrentName",
-    "ConnectionRefused", "Context", "EffectAborted", "EffectFailed", "EffectNotFound", "EffectNotOpen", "EffectView",
+    "ConnectionRefused", "Context", "DeadLetterView", "EffectAborted", "EffectFailed", "EffectNotFound",
+    "EffectNotOpen", "EffectView",
     "Effects", "Fault", "Found", "Handle", "HistoryEntry", "Holdfast", "HoldfastError", "InstanceEnded",
     "InstanceFailed", "InstanceNotFound", "InstanceView", "LoopExhausted", "NotApplied", "NotInWorkflow", "NotJson",
     "Observation", "PayloadTooLarge", "Rejected", "ResultNotReady", "StepFailed", "StepInfo", "StoreNotMigrated",

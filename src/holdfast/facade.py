@@ -12,6 +12,7 @@ import apsw
 from uuid_utils import uuid4
 
 from holdfast.app import effects, instances
+from holdfast.app.dead_letters import DeadLetterView, list_dead_letters
 from holdfast.app.effects import EffectView
 from holdfast.app.instances import HistoryEntry, InstanceView
 from holdfast.app.joining import start_on
@@ -153,6 +154,10 @@ class Tenant:
     @property
     def effects(self) -> Effects:
         return Effects(self._holdfast, self.id)
+
+    async def dead_letters(self, *, limit: int = 100) -> list[DeadLetterView]:
+        """Work out of attempts, newest first."""
+        return await list_dead_letters(self._holdfast.service, self.id, limit)
 
 
 class Effects:
@@ -331,6 +336,9 @@ class Holdfast:
     def effects(self) -> Effects:
         """The effect desk of tenant "default"; `hf.tenant("acme").effects` is another's."""
         return self._default.effects
+
+    async def dead_letters(self, *, tenant: str | None = None, limit: int = 100) -> list[DeadLetterView]:
+        return await self._tenant(tenant).dead_letters(limit=limit)
 
     async def workers(self, limit: int = 100) -> list[WorkerView]:
         return await list_workers(self.service, limit)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from holdfast.app.registry import Registry
-from holdfast.engine.errors import Backlogged
+from holdfast.engine.errors import Backlogged, HoldfastError
 from holdfast.engine.turns import Outcome, Turn
 from holdfast.store.committer import Committer
 from holdfast.store.port import Store
 
 BACKLOG_SECONDS = 0.5
+IN_TRANSACTION: ContextVar[bool] = ContextVar("holdfast_in_transaction", default=False)
 
 
 class Waiters:
@@ -64,6 +66,11 @@ class Service:
         self.workers: list[Any] = []
 
     async def commit(self, turn: Turn) -> Outcome:
+        if IN_TRANSACTION.get():
+            raise HoldfastError(
+                "a transaction handler cannot call Holdfast: on SQLite it would wait for itself, and anywhere its word "
+                "would outlive a rollback; return first, or start(connection=tx) what must commit with it"
+            )
         outcome = await self.committer.commit(turn)
         self.stirred(turn)
         return outcome

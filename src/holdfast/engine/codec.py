@@ -17,7 +17,7 @@ from holdfast.engine.errors import NotJson, PayloadTooLarge
 
 PAYLOAD_LIMIT = 1 << 20
 DEPTH_LIMIT = 200
-INTEGER_LIMIT = 1 << 53
+_PLAIN = (str, int, float, type(None), msgspec.Raw)
 
 
 def _hook(value: Any) -> Any:
@@ -84,6 +84,8 @@ def _refuse_hidden(value: Any, what: str, depth: int = 0) -> None:
     elif isinstance(value, (list, tuple, set, frozenset)):
         for item in value:
             _refuse_hidden(item, what, depth + 1)
+    elif not isinstance(value, _PLAIN):  # a dataclass, a Struct, a model: look at what was written of it
+        _refuse_hidden(msgspec.to_builtins(value, enc_hook=_hook), what, depth + 1)
 
 
 def decode(raw: bytes) -> Any:

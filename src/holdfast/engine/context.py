@@ -236,7 +236,7 @@ class Context:
         number = self._occurrence(name)
         loop = self._replay.loop
         task = asyncio.current_task(loop)
-        if number > 1:
+        if number > 1 and name in self._last:  # not there when the arguments of the one before were refused
             last, user = self._last[name]
             if not last.future.done() or (
                 user is not task and user is not self._replay.main and user is not None and not user.done()

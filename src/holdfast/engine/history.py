@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import sha256
 
+SALT_SIZE = 16
 # (tenant_id, instance_id, seq, type, name, fence, at, payload, salt, hash)
 HistoryRow = tuple[str, bytes, int, str, str, int, int, bytes, bytes, bytes]
 
@@ -78,12 +79,18 @@ def first_bad_row(tenant_id: str, instance_id: bytes, rows: Iterable[tuple[objec
         if payload is None:
             if not isinstance(kept, bytes):
                 return seq, "its payload is gone and no hash was kept in its place"
+            if salt is not None:
+                return seq, "its payload is gone and its salt is not: what was erased could be guessed"
             payload_hash = kept
         else:
             assert isinstance(payload, bytes)
             if not isinstance(salt, bytes):
                 return seq, "its salt is gone although its payload is there"
+            if len(salt) != SALT_SIZE:  # a byte moved from the payload to its salt leaves their hash as it was
+                return seq, f"its salt has {len(salt)} bytes, not {SALT_SIZE}"
             payload_hash = payload_seal(salt, payload)
+            if kept is not None and kept != payload_hash:
+                return seq, "the hash kept for its payload is not the hash of its payload"
         if seal(previous, seq, str(type_), str(name), fence, at, payload_hash) != digest:
             return seq, "its content or the hash before it does not match its hash"
         if fence < fence_before:

@@ -8,7 +8,7 @@ import re
 from holdfast.engine.errors import BadInput
 
 TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
-NAME = re.compile(r"[^\x00-\x1f\x7f#]{1,200}\Z")
+NAME = re.compile(r"[^\x00-\x1f\x7f#\ud800-\udfff]{1,200}\Z")  # a lone surrogate cannot be hashed or stored
 
 
 def shown(prefix: str, raw: bytes) -> str:

@@ -136,7 +136,7 @@ def read(rows: Iterable[Sequence[Any]]) -> Journal:
 def contradiction(name: str, kind: str, args: bytes, args_hash: str, recorded: Recorded) -> str | None:
     """The readable difference between a call and what its journal says, or None."""
     if recorded.kind != kind:
-        return f"{name!r} is recorded as a {recorded.kind}, the code now asks for a {kind}"
+        return f"{name!r} is recorded as {_a(recorded.kind)}, the code now asks for {_a(kind)}"
     if recorded.args and args and recorded.args != args:
         return f"{name!r} is recorded with the arguments {_short(recorded.args)}, the code now passes {_short(args)}"
     if recorded.args_hash and (args_hash or args) and recorded.args_hash != args_hash:
@@ -147,6 +147,10 @@ def contradiction(name: str, kind: str, args: bytes, args_hash: str, recorded: R
     if recorded.args and not args and args_hash:
         return f"{name!r} is recorded with the arguments {_short(recorded.args)}, the code now passes larger ones"
     return None
+
+
+def _a(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
 
 
 def _short(raw: bytes) -> str:

@@ -57,13 +57,29 @@ def policy_from(
     if backoff is None:
         backoff = Backoff()
     elif isinstance(backoff, timedelta):
-        backoff = Backoff(first=backoff, factor=1.0, cap=backoff, jitter=0.0)
+        backoff = _checked(Backoff(first=backoff, factor=1.0, cap=backoff, jitter=0.0))
+    else:
+        backoff = _checked(backoff)
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    if seconds is not None and seconds <= 0:
+    if seconds is not None and not (isinstance(seconds, (int, float)) and 0 < seconds <= SPAN_MAX / SECOND):
         raise BadDefinition(f"timeout is {timeout!r}: expected a positive number of seconds or a timedelta")
     if retry_on is not None and not isinstance(retry_on, tuple):
         retry_on = (retry_on,)
+    for kind in retry_on or ():
+        if not isinstance(kind, type) or not issubclass(kind, BaseException):
+            raise BadDefinition(f"retry_on holds {kind!r}: expected an exception class or a tuple of them")
     return RetryPolicy(max_attempts, backoff, seconds, retry_on)
+
+
+def _checked(backoff: object) -> Backoff:
+    """Refused where it is declared: a delay that cannot be computed would surface only after the first failure."""
+    if not isinstance(backoff, Backoff):
+        raise BadDefinition(f"backoff is {backoff!r}: expected a timedelta or a Backoff")
+    if backoff.first < timedelta(0) or not timedelta(0) <= backoff.cap <= timedelta(microseconds=SPAN_MAX):
+        raise BadDefinition(f"backoff is {backoff!r}: expected delays from 0 to a thousand years")
+    if not 1 <= backoff.factor <= 1000 or not 0 <= backoff.jitter <= 1:
+        raise BadDefinition(f"backoff is {backoff!r}: expected a factor from 1 to 1,000 and a jitter from 0 to 1")
+    return backoff
 
 
 def after_failure(
@@ -79,7 +95,7 @@ def after_failure(
 def microseconds(span: timedelta | float | int) -> int:
     if isinstance(span, timedelta):
         return min((span.days * 86_400 + span.seconds) * SECOND + span.microseconds, SPAN_MAX)
-    return min(round(span * SECOND), SPAN_MAX)
+    return round(span * SECOND) if span * SECOND < SPAN_MAX else SPAN_MAX
 
 
 def error_payload(error: BaseException) -> dict[str, Any]:

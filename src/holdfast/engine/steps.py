@@ -114,6 +114,10 @@ def effect_spec(
         raise BadDefinition(f"lookup=… goes with mode 'lookup', not {mode!r}")
     if mode != "keyed" and window is not None:
         raise BadDefinition(f"window=… goes with mode 'keyed', not {mode!r}")
+    if window is not None and window <= timedelta(0):
+        raise BadDefinition(f"window is {window!r}: expected how long the provider knows our key, a positive timedelta")
+    if lookup is not None:
+        check_callable("lookup=…", lookup)
     return EffectSpec(
         check_callable("an effect's handler", function), args, signature_of(function),
         policy_from(max_attempts, backoff, EFFECT_TIMEOUT if timeout is None else timeout, retry_on),

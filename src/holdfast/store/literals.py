@@ -32,6 +32,8 @@ def pack_number(column: Sequence[int | bool | None]) -> str:
 
 
 def pack_bytes(column: Sequence[bytes | None]) -> str:
+    if not column:
+        return "{}"  # what follows would write one empty value
     try:
         return '{"\\\\x' + '","\\\\x'.join([value.hex() for value in column]) + '"}'  # type: ignore[union-attr]
     except AttributeError:

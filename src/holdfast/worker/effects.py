@@ -61,6 +61,8 @@ def reserve(ex: Execution, call: Call) -> None:
     if not standing.first_started_at:
         standing.first_started_at = now
     standing.not_after = ex.worker.not_after()
+    if standing.unknown:  # a repeat under the same key: it must begin while the provider still knows the key
+        standing.not_after = min(standing.not_after, standing.first_started_at + call.spec.window)
     standing.opens_at = opens_at(standing.not_after, call.spec.policy.timeout)
     ex.record(h.EFFECT_STARTED, call.key, b'{"args":' + call.args + b"," + codec.encode(_words(call))[1:])
     _row(ex, call, "started")
@@ -80,6 +82,11 @@ def arrived(ex: Execution, call: Call, value: Any, error: BaseException | None) 
         _succeeded(ex, call, value, "call")
         return
     match known_from(error):
+        case "rejected" if standing.unknown:
+            # A refused repeat says nothing certain about the attempt before it, so it is not ours to close.
+            _ask_person(
+                ex, call, "a repeat was rejected, and an earlier attempt may have happened", error_payload(error)
+            )
         case "rejected":
             _failed(ex, call, error_payload(error))
         case "not_applied" if standing.unknown:
@@ -185,10 +192,16 @@ def _looked_up(ex: Execution, call: Call, value: Any, error: BaseException | Non
 
 
 def due(ex: Execution, call: Call) -> None:
-    """The wait is over: the next attempt, or a lookup."""
+    """The wait is over: the next attempt, or a lookup. Nobody may have been there to start it when it was planned."""
     standing: Standing = call.state
-    if standing.next == "start":
-        standing.attempt += 1
+    if standing.next != "start":
+        return
+    if standing.unknown and ex.worker.now() >= standing.first_started_at + call.spec.window:
+        late = {"type": "WindowOver", "message": "the repeat was planned in time, but could only start too late"}
+        standing.phase = Phase.RUNNING
+        _ask_person(ex, call, "the window in which the provider knows our key is over", late)
+        return
+    standing.attempt += 1
 
 
 def resolved(ex: Execution, call: Call, event: PendingEvent) -> bool:

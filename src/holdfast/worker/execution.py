@@ -548,7 +548,9 @@ class Execution:
                 self.worker.now(),
             )
         )
-        self.end("failed", words)
+        # Its own code cannot be asked any more, so whatever it owes stays undone; a started step shows that it may owe.
+        owes = any(row.type == h.STEP_STARTED for row in self.claimed.history)
+        self.end("failed", words, "partial" if owes else None)
 
     # -- after the commit
 

@@ -6,11 +6,11 @@ While one runs, the instance's turn is taken: other branches' results queue up b
 from __future__ import annotations
 
 import asyncio
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from holdfast.app.service import IN_TRANSACTION
 from holdfast.engine import codec
 from holdfast.engine import history as h
 from holdfast.engine.errors import BadDefinition
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from holdfast.worker.worker import Worker
 
 log = structlog.get_logger("holdfast.worker")
-IN_TRANSACTION: ContextVar[bool] = ContextVar("holdfast_in_transaction", default=False)
 
 
 def start(worker: Worker, ex: Execution, call: Call) -> None:
@@ -44,13 +43,24 @@ async def _run(worker: Worker, ex: Execution, call: Call) -> None:
     kept: dict[str, Any] = {}
     entries = list(ex.entries)
 
+    def handler(tx: Any) -> Any:
+        if spec.signature.info is None:
+            return spec.function(tx, *spec.args)
+        return bound(spec.function, (tx, *spec.args), spec.signature, step_info(ex, call))()
+
     def work(tx: Any) -> Any:
-        args = (tx, *spec.args)
-        function = spec.function
-        if spec.signature.info is not None:
-            function, args = bound(function, args, spec.signature, step_info(ex, call)), ()
-        IN_TRANSACTION.set(True)
-        return function(*args)
+        token = IN_TRANSACTION.set(True)
+        try:
+            return handler(tx)
+        finally:
+            IN_TRANSACTION.reset(token)
+
+    async def work_async(tx: Any) -> Any:
+        token = IN_TRANSACTION.set(True)
+        try:
+            return await handler(tx)
+        finally:
+            IN_TRANSACTION.reset(token)
 
     def turn(value: Any) -> Turn:
         result = codec.encode(value, "the result of", worker.payload_limit, call.key)
@@ -69,7 +79,9 @@ async def _run(worker: Worker, ex: Execution, call: Call) -> None:
             raise HandlerRaised(BadDefinition(
                 f"the handler of transaction {call.key!r} must be {wanted} on {worker.store.dialect}"
             ))  # fmt: skip
-        outcome = await worker.store.commit_alone(worker.id, work, turn, spec.policy.timeout or 10.0)
+        outcome = await worker.store.commit_alone(
+            worker.id, work_async if spec.signature.is_async else work, turn, spec.policy.timeout or 10.0
+        )
     except HandlerRaised as raised:
         error = raised.error
     except Exception as lost:

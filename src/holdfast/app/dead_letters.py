@@ -1,0 +1,44 @@
+"""Dead letters: work out of attempts, kept for an operator to look at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.engine import codec, ids
+
+if TYPE_CHECKING:
+    from holdfast.app.service import Service
+
+
+class DeadLetterView(msgspec.Struct, frozen=True, kw_only=True):
+    """Work that was given up: what it was, why, and whether anybody has dealt with it."""
+
+    id: str
+    tenant_id: str
+    source: str
+    instance_id: str | None
+    workflow: str | None
+    reason: str
+    payload: Any
+    created_at: int
+    resolution: str | None
+
+
+async def list_dead_letters(service: Service, tenant_id: str, limit: int) -> list[DeadLetterView]:
+    rows = await service.store.fetch("list_dead_letters", tenant_id=tenant_id, limit=limit)
+    return [
+        DeadLetterView(
+            id=ids.shown("dlt", id_),
+            tenant_id=tenant_id,
+            source=source,
+            workflow=key,
+            reason=reason,
+            instance_id=None if instance is None else ids.instance_word(instance),
+            payload=codec.decode(payload),
+            created_at=created_at,
+            resolution=resolution,
+        )
+        for id_, source, instance, key, reason, payload, created_at, resolution in rows
+    ]
