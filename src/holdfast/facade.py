@@ -23,6 +23,7 @@ from holdfast.app.workers import WorkerView, list_workers
 from holdfast.engine import codec, ids
 from holdfast.engine.builder import Workflow
 from holdfast.engine.errors import BadInput, HoldfastError
+from holdfast.engine.retry import storable
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.sqlite import SqliteStore, connect
 from holdfast.sync import Sync
@@ -82,7 +83,7 @@ class Handle:
 def _event_id(given: str | None) -> str:
     if given is None:
         return uuid4().hex
-    if not isinstance(given, str) or not 1 <= len(given) <= 200 or "\x00" in given:
+    if not isinstance(given, str) or not 1 <= len(given) <= 200 or storable(given) != given:
         raise BadInput(f"event id is {given!r}: expected a text of 1 to 200 characters")
     return given
 
@@ -104,6 +105,8 @@ class Tenant:
         service = self._holdfast.service
         definition = service.registry.find(workflow, version)
         raw = definition.encode_input(input, service.payload_limit)
+        if start_at is not None and start_at.tzinfo is None:
+            raise BadInput("start_at must carry a time zone: without one nobody can say which moment is meant")
         born = instances.new_instance(
             definition, raw, tenant_id=self.id, now=service.store.now(), business_key=business_key,
             run_at=None if start_at is None else round(start_at.timestamp() * 1_000_000), trace_id=trace_id,

@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from holdfast.engine.codec import PAYLOAD_LIMIT
 from holdfast.engine.errors import NotApplied, Rejected
 from holdfast.facade import Handle, Holdfast, make_store
 from holdfast.worker.liveness import liveness_for
@@ -54,7 +55,9 @@ class Harness(Holdfast):
     ) -> None:  # fmt: skip
         self._folder = tempfile.TemporaryDirectory(prefix="holdfast-test-")
         super().__init__(
-            url or f"sqlite:///{Path(self._folder.name) / 'test.db'}", registry=app.registry if app else None
+            url or f"sqlite:///{Path(self._folder.name) / 'test.db'}",
+            registry=app.registry if app else None,
+            payload_limit=app.payload_limit if app else PAYLOAD_LIMIT,
         )
         self.clock = clock or ManualClock()
         self._seed = seed
@@ -96,6 +99,7 @@ class Harness(Holdfast):
         worker = self.test_worker
         assert worker is not None, "open the harness first: `async with Harness(hf) as test:`"
         for _ in range(TURNS_LIMIT):
+            worker.look_for_suspects()
             claimed, _ = await worker.run_once()
             while worker.busy():
                 await asyncio.sleep(0.0005)

@@ -54,8 +54,8 @@ EFFECT_STATES = {  # what the last entry of an effect says about the state of it
     "EFFECT_RESOLVED": ("resolved",),
 }
 TABLES = {
-    "instances": "tenant_id, id, kind, definition_key, definition_version, status, waiting_on, run_at, locked_by, fence, "
-    "attempts, woken, input, result, last_error, compensation, parent_id, parent_step, seq, hash, completed_at",
+    "instances": "tenant_id, id, kind, definition_key, definition_version, status, waiting_on, run_at, locked_by, "
+    "fence, attempts, woken, input, result, last_error, compensation, parent_id, parent_step, seq, hash, completed_at",
     "history": "tenant_id, instance_id, seq, type, name, fence, at, payload, salt, hash, payload_hash",
     "events": "tenant_id, instance_id, id, kind, name, payload, sent_at, consumed_seq",
     "effects": "tenant_id, id, instance_id, step, mode, state, attempt, idempotency_key, fence, worker_id, resolution",
@@ -341,7 +341,11 @@ def _chain(database: Database, _: bool) -> Found:
             if row["fence"] < before:
                 yield "I7", place, f"entry {row['seq']} was written under fence {row['fence']}, after {before}"
             if instance is not None and row["fence"] > instance["fence"]:
-                yield "I14", place, f"entry {row['seq']} has fence {row['fence']}, it was only claimed {instance['fence']} times"
+                yield (
+                    "I14",
+                    place,
+                    f"entry {row['seq']} has fence {row['fence']}, it was only claimed {instance['fence']} times",
+                )
             before = max(before, row["fence"])
         names = ("seq", "type", "name", "fence", "at", "payload", "salt", "hash", "payload_hash")
         bad = first_bad_row(place[0], place[1], [tuple(row[n] for n in names) for row in rows])
@@ -360,7 +364,11 @@ def _chain(database: Database, _: bool) -> Found:
             yield "I5", place, "its history is gone"
         settled = instance["completed_at"] is not None or instance["status"] == "waiting"
         if settled and length and instance["seq"] != length:
-            yield "I6", place, f"it is {instance['status']} as of entry {instance['seq']}, the history goes on to {length}"
+            yield (
+                "I6",
+                place,
+                f"it is {instance['status']} as of entry {instance['seq']}, the history goes on to {length}",
+            )
 
 
 def _fold(database: Database, _: bool) -> Found:
@@ -594,11 +602,19 @@ def _tenants(database: Database, _: bool) -> Found:
         }
         for place in sorted(strays):
             whose = sorted(owners.get(place[1], ()))
-            yield "I15", place, f"{table} of an instance that " + (f"is in tenant {whose[0]!r}" if whose else "is not there")
+            yield (
+                "I15",
+                place,
+                f"{table} of an instance that " + (f"is in tenant {whose[0]!r}" if whose else "is not there"),
+            )
     effects = {(r["tenant_id"], r["id"]): r["instance_id"] for r in database.rows["effects"]}
     for row in database.rows["effect_observations"]:
         if effects.get((row["tenant_id"], row["effect_id"])) != row["instance_id"]:
-            yield "I15", (row["tenant_id"], row["instance_id"]), "evidence about an effect of another instance or tenant"
+            yield (
+                "I15",
+                (row["tenant_id"], row["instance_id"]),
+                "evidence about an effect of another instance or tenant",
+            )
     for (tenant_id, id_), instance in database.instances.items():
         parent = instance["parent_id"]
         if parent is not None and owners.get(parent, {tenant_id}) != {tenant_id}:

@@ -19,6 +19,7 @@ from holdfast.engine.errors import (
     InstanceNotFound,
     ResultNotReady,
 )
+from holdfast.engine.retry import storable
 from holdfast.engine.turns import NewEvent, NewInstance, Outcome, Turn
 
 if TYPE_CHECKING:
@@ -72,10 +73,11 @@ def new_instance(
     definition: Definition, raw: bytes, *, tenant_id: str, now: int, business_key: str | None, run_at: int | None,
     trace_id: str | None,
 ) -> NewInstance:  # fmt: skip
-    if business_key is not None and (not isinstance(business_key, str) or not 1 <= len(business_key) <= 500):
-        raise BadInput(f"business_key is {business_key!r}: expected a text of 1 to 500 characters")
-    if business_key is not None and "\x00" in business_key:
-        raise BadInput("business_key holds a NUL character: PostgreSQL cannot store it")
+    for what, word in (("business_key", business_key), ("trace_id", trace_id)):
+        if word is not None and (not isinstance(word, str) or not 1 <= len(word) <= 500 or storable(word) != word):
+            raise BadInput(
+                f"{what} is {word!r}: expected a text of 1 to 500 characters, none of them NUL or half a pair"
+            )
     return NewInstance(
         ids.check_tenant(tenant_id), uuid7().bytes, definition.kind, definition.key, definition.version, business_key,
         definition.queue, 0, now if run_at is None else run_at, raw, None, None, trace_id, now,

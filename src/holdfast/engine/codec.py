@@ -17,6 +17,7 @@ from holdfast.engine.errors import NotJson, PayloadTooLarge
 
 PAYLOAD_LIMIT = 1 << 20
 DEPTH_LIMIT = 200
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _PLAIN = (str, int, float, type(None), msgspec.Raw)
 
 
@@ -41,7 +42,7 @@ def encode(value: Any, what: str = "the value", limit: int = PAYLOAD_LIMIT, name
         raw = _plain.encode(value)
     except Exception as error:
         raise _not_json(error, what, name) from None
-    if len(raw) > limit or b"null" in raw:
+    if len(raw) > limit or b"null" in raw or (len(raw) > DEPTH_LIMIT and _may_be_deep(raw)):
         _look_closer(raw, value, what, limit, name)
     return raw
 
@@ -52,7 +53,7 @@ def encode_sorted(value: Any, what: str = "the value", limit: int = PAYLOAD_LIMI
         raw = _sorted.encode(value)
     except Exception as error:
         raise _not_json(error, what, name) from None
-    if len(raw) > limit or b"null" in raw:
+    if len(raw) > limit or b"null" in raw or (len(raw) > DEPTH_LIMIT and _may_be_deep(raw)):
         _look_closer(raw, value, what, limit, name)
     return raw
 
@@ -71,6 +72,17 @@ def _look_closer(raw: bytes, value: Any, what: str, limit: int, name: str) -> No
     if len(raw) > limit:
         raise PayloadTooLarge(named, len(raw), limit)
     _refuse_hidden(value, named)  # NaN and infinity would be written as null
+
+
+def _may_be_deep(raw: bytes) -> bool:
+    """Whether it may be nested too deep to be read back: brackets are taken away in pairs, from the inside out."""
+    left = raw.translate(None, _NOT_BRACKETS)
+    for _ in range(DEPTH_LIMIT):
+        less = left.replace(b"[]", b"").replace(b"{}", b"")
+        if len(less) == len(left):  # none are left, or some that stand in a text are in the way
+            break
+        left = less
+    return bool(left)
 
 
 def _refuse_hidden(value: Any, what: str, depth: int = 0) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from asyncio import events
+from asyncio.events import _get_running_loop
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, overload
@@ -15,7 +15,7 @@ from holdfast.engine.errors import BadDefinition, ConcurrentName, NotInWorkflow
 from holdfast.engine.history import VALUE_RECORDED
 from holdfast.engine.ids import check_name
 from holdfast.engine.journal import ARGS_INLINE
-from holdfast.engine.replay import Call, Replay
+from holdfast.engine.replay import Replay
 from holdfast.engine.retry import DEFAULT, Backoff, microseconds, policy_from
 from holdfast.engine.signatures import signature_of
 from holdfast.engine.steps import (
@@ -49,9 +49,9 @@ class Context:
         self._clock = clock
         self._entropy = entropy
         self._limit = payload_limit
-        self._names: dict[str, int] = {}
         self._values: dict[str, int] = {}
-        self._last: dict[str, tuple[Call, asyncio.Task[Any] | None]] = {}  # who used a name last
+        # Of each name: the call that used it last, the branch it came from, and how often it was used.
+        self._last: dict[str, tuple[asyncio.Future[Any], asyncio.Task[Any] | None, int]] = {}
         self.soft: list[tuple[str, str, bytes]] = []  # values to be journaled with the next turn
 
     # -- steps
@@ -210,49 +210,41 @@ class Context:
     def _check_place(self) -> None:
         if self._replay.closed:
             raise NotInWorkflow("this workflow is being unwound: a finally block cannot ask for anything any more")
-        if events._get_running_loop() is not self._replay.loop:
+        if _get_running_loop() is not self._replay.loop:
             raise NotInWorkflow(
                 "ctx belongs to the workflow's own code: it cannot be used inside a step, a thread or another task; "
                 "return from the step and ask there"
             )
 
-    def _occurrence(self, name: str) -> int:
-        self._check_place()
-        number = self._names.get(name, 0) + 1
-        if number == 1:
-            check_name("step name", name)
-        elif number > CALLS_LIMIT:
-            raise BadDefinition(f"{name!r} was asked for more than {CALLS_LIMIT:,} times: start a child per part")
-        self._names[name] = number
-        return number
-
     def _call(
         self, kind: str, name: str, key: str | None, args: Any, spec: Any, type_: Any = None
     ) -> asyncio.Future[Any]:
         """Give the call its key: its name and occurrence. Two concurrent branches must not share a name."""
+        self._check_place()
         if key is not None:
             check_name("key", key)
             name = f"{name}.{key}"
-        number = self._occurrence(name)
-        loop = self._replay.loop
-        task = asyncio.current_task(loop)
-        if number > 1 and name in self._last:  # not there when the arguments of the one before were refused
-            last, user = self._last[name]
-            if not last.future.done() or (
-                user is not task and user is not self._replay.main and user is not None and not user.done()
-            ):
+        replay = self._replay
+        task = asyncio.current_task(replay.loop)
+        last = self._last.get(name)
+        if last is None:
+            check_name("step name", name)
+            number, place = 1, name
+        else:
+            before, user, number = last
+            if not before.done() or (user is not task and user is not replay.main and user and not user.done()):
                 raise ConcurrentName(name)
-        call = self._ask(kind, name if number == 1 else f"{name}#{number}", args, spec, type_)
-        self._last[name] = (call, task)
-        return call.future
-
-    def _ask(self, kind: str, key: str, args: Any, spec: Any, type_: Any = None) -> Call:
+            number += 1
+            if number > CALLS_LIMIT:
+                raise BadDefinition(f"{name!r} was asked for more than {CALLS_LIMIT:,} times: start a child per part")
+            place = f"{name}#{number}"
         raw, hashed = b"", ""
         if args is not None:
-            raw = codec.encode_sorted(args, "the arguments of", self._limit, key)
+            raw = codec.encode_sorted(args, "the arguments of", self._limit, place)
             if len(raw) > ARGS_INLINE and kind != "effect":  # the desk shows what an effect was asked to do
                 raw, hashed = b"", codec.digest(raw)
-        call = self._replay.ask(kind, key, raw, hashed, spec, type_)
+        call = replay.ask(kind, place, raw, hashed, spec, type_)
         if spec.compensate is not None:
-            self._replay.compensable.append(call)
-        return call
+            replay.compensable.append(call)
+        self._last[name] = (call.future, task, number)
+        return call.future

@@ -6,7 +6,7 @@ erases its salt and keeps the payload's hash, so the chain stays whole and the e
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 
 SALT_SIZE = 16
@@ -62,6 +62,21 @@ def seal(previous: bytes, seq: int, type_: str, name: str, fence: int, at: int, 
 
 def payload_seal(salt: bytes, payload: bytes) -> bytes:
     return sha256(salt + payload).digest()
+
+
+def seal_rows(
+    previous: bytes, seq: int, tenant_id: str, instance_id: bytes, fence: int, at: int,
+    entries: Sequence[tuple[str, str, bytes]], salt: Callable[[], bytes],
+) -> list[HistoryRow]:  # fmt: skip
+    """New entries as rows that follow `previous`, row `seq`. The same rule as `seal`, written out: it runs per step."""
+    rows: list[HistoryRow] = []
+    for type_, name, payload in entries:
+        seq += 1
+        salted = salt()
+        header = f"{seq}\x1f{type_}\x1f{name}\x1f{fence}\x1f{at}".encode()
+        previous = sha256(previous + sha256(salted + payload).digest() + header).digest()
+        rows.append((tenant_id, instance_id, seq, type_, name, fence, at, payload, salted, previous))
+    return rows
 
 
 def first_bad_row(tenant_id: str, instance_id: bytes, rows: Iterable[tuple[object, ...]]) -> tuple[int, str] | None:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast.engine import history as h
-from holdfast.engine.codec import decoder_for
+from holdfast.engine.codec import decode, decoder_for
 from holdfast.engine.errors import ChildFailed, EffectAborted, EffectFailed, NotInWorkflow, StepFailed
 from holdfast.engine.journal import Journal, Recorded, RowWords, contradiction, space_of
 from holdfast.engine.turnloop import TurnLoop
@@ -61,12 +61,14 @@ class Replay:
     # -- running
 
     def begin(self, workflow: Callable[..., Any], *args: Any) -> None:
-        self.main = self.loop.create_task(workflow(*args))
+        self.main = self.loop.create_task(workflow(*args), name="holdfast-workflow")
         self.run()
 
     def run(self) -> None:
         """Drain, release the earliest recorded answer, and again, until the journal has no more to say."""
         self._drain()
+        if not self._released:
+            return
         while self._released and self.difference is None and self.runaway is None:
             seq, _, call = heapq.heappop(self._released)
             assert call.recorded is not None and call.recorded.answer is not None
@@ -86,6 +88,14 @@ class Replay:
     def answer(self, call: Call, type_: str, words: RowWords) -> None:
         """Release a live answer: the same function that replays it, so both walk the same path."""
         self._settle(call, type_, words)
+        self.run()
+
+    def answer_result(self, call: Call, type_: str, result: bytes) -> None:
+        """`answer` for a plain result that no compensation will ask for again."""
+        call.outcome = type_
+        future = call.future
+        if not future.done():
+            future.set_result(decode(result) if call.type is None else decoder_for(call.type)(result))
         self.run()
 
     def _settle(self, call: Call, type_: str, words: RowWords) -> None:

@@ -8,7 +8,7 @@ outside world (`asyncio.sleep`, sockets, threads) is refused with the name of th
 from __future__ import annotations
 
 import asyncio
-from asyncio import events
+from asyncio.events import _get_running_loop, _set_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context as Variables
@@ -106,27 +106,28 @@ class TurnLoop(asyncio.AbstractEventLoop):
         ready = self._ready
         if not ready:
             return
-        outer = events._get_running_loop()
-        events._set_running_loop(self)
+        outer = _get_running_loop()
+        _set_running_loop(self)
+        hops = 0
         try:
-            for _ in range(DRAIN_LIMIT):
-                if not ready:
-                    return
+            while ready:
                 callback, args, context = ready.popleft()
                 if context is None:
                     callback(*args)
                 else:
                     context.run(callback, *args)
-            raise NotInWorkflow(
-                f"the workflow made {DRAIN_LIMIT:,} hops without asking for anything: it seems to loop for ever"
-            )
+                hops += 1
+                if hops > DRAIN_LIMIT:
+                    raise NotInWorkflow(
+                        f"the workflow made {DRAIN_LIMIT:,} hops without asking for anything: it seems to loop for ever"
+                    )
         finally:
-            events._set_running_loop(outer)
+            _set_running_loop(outer)
 
     def dispose(self) -> None:
         """Unwind what is still suspended. The context is closed first, so unwinding code writes nothing."""
-        outer = events._get_running_loop()
-        events._set_running_loop(self)
+        outer = _get_running_loop()
+        _set_running_loop(self)
         try:
             tasks = self._children
             if self._main is not None:
@@ -141,7 +142,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
                         except BaseException:
                             pass
         finally:
-            events._set_running_loop(outer)
+            _set_running_loop(outer)
             self._ready.clear()
             self._children = []
             self._main = None

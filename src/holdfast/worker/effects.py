@@ -17,7 +17,7 @@ from holdfast.engine.replay import Call
 from holdfast.engine.retry import GiveUp, RetryAt, after_failure, error_payload
 from holdfast.engine.turns import EffectRow
 from holdfast.store.port import PendingEvent
-from holdfast.worker.standing import Phase, Standing
+from holdfast.worker.standing import EffectStanding, Phase
 
 if TYPE_CHECKING:
     from holdfast.worker.execution import Execution
@@ -27,7 +27,7 @@ LOOKUPS_MAX = 10
 
 def open_effect(ex: Execution, call: Call, opened: RowWords | None, opened_type: str) -> None:
     """Take up an effect where its journal left it. The caller counts it as a wait if it is not ready."""
-    standing: Standing = call.state
+    standing: EffectStanding = call.state
     if opened is None:
         return
     standing.attempt = opened.attempt
@@ -55,7 +55,7 @@ def open_effect(ex: Execution, call: Call, opened: RowWords | None, opened_type:
 
 def reserve(ex: Execution, call: Call) -> None:
     """On record before the first byte leaves: intent, key, fence, and until when the call may begin."""
-    standing: Standing = call.state
+    standing: EffectStanding = call.state
     now = ex.worker.now()
     standing.started_at = now
     if not standing.first_started_at:
@@ -71,7 +71,7 @@ def reserve(ex: Execution, call: Call) -> None:
 
 
 def arrived(ex: Execution, call: Call, value: Any, error: BaseException | None) -> None:
-    standing: Standing = call.state
+    standing: EffectStanding = call.state
     if standing.next == "lookup":
         _looked_up(ex, call, value, error)
         return
@@ -101,7 +101,7 @@ def arrived(ex: Execution, call: Call, value: Any, error: BaseException | None) 
 
 
 def _succeeded(ex: Execution, call: Call, value: Any, via: str) -> None:
-    standing: Standing = call.state
+    standing: EffectStanding = call.state
     try:
         result = codec.encode(value, "the result of", ex.worker.payload_limit, call.key)
         codec.decoder_for(call.type)(result)
@@ -123,7 +123,7 @@ def _failed(ex: Execution, call: Call, error: dict[str, Any]) -> None:
 
 
 def _not_applied(ex: Execution, call: Call, error: BaseException) -> None:
-    standing: Standing = call.state
+    standing: EffectStanding = call.state
     standing.unknown = False
     now = ex.worker.now()
     match after_failure(standing.attempt, call.spec.policy, error, now, ex.worker.entropy.random()):
@@ -134,7 +134,7 @@ def _not_applied(ex: Execution, call: Call, error: BaseException) -> None:
 
 
 def _wait_to_start(ex: Execution, call: Call, at: int, error: dict[str, Any]) -> None:
-    standing: Standing = call.state
+    standing: EffectStanding = call.state
     ex.record(h.EFFECT_RETRIED, call.key, codec.encode(_words(call) | {"retry_at": at, "error": error}))
     _row(ex, call, "outcome_unknown" if standing.unknown else "failed", last_error=codec.encode(error))
     standing.next = "start"
@@ -142,7 +142,7 @@ def _wait_to_start(ex: Execution, call: Call, at: int, error: dict[str, Any]) ->
 
 
 def _unknown(ex: Execution, call: Call, error: dict[str, Any], *, quiet_at: int) -> None:
-    standing: Standing = call.state
+    standing: EffectStanding = call.state
     standing.unknown = True
     spec = call.spec
     verdict = after_unknown(
@@ -166,7 +166,7 @@ def _wait_to_look_up(ex: Execution, call: Call, at: int, error: dict[str, Any]) 
 
 
 def _ask_person(ex: Execution, call: Call, reason: str, error: dict[str, Any]) -> None:
-    standing: Standing = call.state
+    standing: EffectStanding = call.state
     standing.next, standing.reason, standing.unknown = "person", reason, True
     ex.record(h.EFFECT_UNKNOWN, call.key, codec.encode(_words(call) | {"reason": reason, "error": error}))
     _row(ex, call, "outcome_unknown", last_error=codec.encode(error), reason=reason)
@@ -175,7 +175,7 @@ def _ask_person(ex: Execution, call: Call, reason: str, error: dict[str, Any]) -
 
 
 def _looked_up(ex: Execution, call: Call, value: Any, error: BaseException | None) -> None:
-    standing: Standing = call.state
+    standing: EffectStanding = call.state
     if error is not None:
         standing.lookups += 1
         if standing.lookups >= LOOKUPS_MAX:
@@ -193,7 +193,7 @@ def _looked_up(ex: Execution, call: Call, value: Any, error: BaseException | Non
 
 def due(ex: Execution, call: Call) -> None:
     """The wait is over: the next attempt, or a lookup. Nobody may have been there to start it when it was planned."""
-    standing: Standing = call.state
+    standing: EffectStanding = call.state
     if standing.next != "start":
         return
     if standing.unknown and ex.worker.now() >= standing.first_started_at + call.spec.window:
@@ -206,7 +206,7 @@ def due(ex: Execution, call: Call) -> None:
 
 def resolved(ex: Execution, call: Call, event: PendingEvent) -> bool:
     """A person has spoken. Their word counts only while the effect waits; a call under way is awaited first."""
-    standing: Standing = call.state
+    standing: EffectStanding = call.state
     if standing.phase is not Phase.WAITING:
         return False
     ex.consume(event)
@@ -257,7 +257,7 @@ def _wait(ex: Execution, call: Call, at: int | None) -> None:
 
 
 def _words(call: Call) -> dict[str, Any]:
-    standing: Standing = call.state
+    standing: EffectStanding = call.state
     return {
         "attempt": standing.attempt, "mode": call.spec.mode, "first_started_at": standing.first_started_at,
         "started_at": standing.started_at, "not_after": standing.not_after, "opens_at": standing.opens_at,
@@ -266,7 +266,7 @@ def _words(call: Call) -> dict[str, Any]:
 
 
 def _row(ex: Execution, call: Call, state: str, **fields: Any) -> None:
-    standing: Standing = call.state
+    standing: EffectStanding = call.state
     id_ = ids.effect_id(ex.tenant_id, ex.id, call.key)
     settled = state in ("succeeded", "failed", "resolved")
     ex.beyond_history()
@@ -282,7 +282,7 @@ def _row(ex: Execution, call: Call, state: str, **fields: Any) -> None:
 def describe(call: Call) -> str:
     from holdfast.worker.execution import moment
 
-    standing: Standing = call.state
+    standing: EffectStanding = call.state
     if standing.next == "person":
         return f"a person: the outcome of effect {call.key!r} is unknown ({standing.reason})"
     until = f" at {moment(standing.at)}" if standing.at is not None else ""

@@ -17,14 +17,14 @@ from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.context import Context
 from holdfast.engine.errors import HoldfastError
-from holdfast.engine.history import HistoryRow, genesis, payload_seal, seal
+from holdfast.engine.history import genesis, seal_rows
 from holdfast.engine.journal import RowWords, read, words_from
 from holdfast.engine.replay import Call, Replay
 from holdfast.engine.retry import GiveUp, RetryAt, after_failure, error_payload
 from holdfast.engine.turns import Change, Consumed, DeadLetter, EffectRow, NewEvent, NewInstance, Outcome, Turn
 from holdfast.store.port import Claimed, PendingEvent
 from holdfast.worker import effects, undo
-from holdfast.worker.standing import Phase, Standing
+from holdfast.worker.standing import EffectStanding, Phase, Standing
 
 if TYPE_CHECKING:
     from holdfast.app.registry import Definition
@@ -72,6 +72,7 @@ class Execution:
         self._sent: list[Told] = []  # the same, in the turn that is on its way to disk
         self._change: Change | None = None
         self._watched: int | None = None  # the moment the worker was last asked to wake it at
+        self.plain = False
         self._begin_turn()
 
     # -- the turn being gathered
@@ -79,6 +80,8 @@ class Execution:
     def _begin_turn(self) -> None:
         self.entries: list[tuple[str, str, bytes]] = []
         self.hard = False  # something here must be on disk before any handler starts
+        if self.plain:
+            return
         self.plain = True  # nothing but history so far
         self.starts: list[NewInstance] = NONE
         self.sends: list[NewEvent] = NONE
@@ -107,15 +110,8 @@ class Execution:
 
     def seal_turn(self, entries: list[tuple[str, str, bytes]]) -> Turn:
         """The entries as rows that follow from the head of this history. The head itself is not moved."""
-        now = self.worker.now()
-        rows: list[HistoryRow] = []
-        seq, digest, fence, tenant_id, id_ = self.seq, self.hash, self.fence, self.tenant_id, self.id
-        salt = self.worker.salt
-        for type_, name, payload in entries:
-            seq += 1
-            salted = salt()
-            digest = seal(digest, seq, type_, name, fence, now, payload_seal(salted, payload))
-            rows.append((tenant_id, id_, seq, type_, name, fence, now, payload, salted, digest))
+        worker, fence, tenant_id, id_ = self.worker, self.fence, self.tenant_id, self.id
+        rows = seal_rows(self.hash, self.seq, tenant_id, id_, fence, worker.now(), entries, worker.salt)
         if self.plain:
             return Turn(tenant_id, id_, fence, rows, None, NONE, NONE, NONE, NONE, NONE)
         return Turn(
@@ -125,7 +121,8 @@ class Execution:
 
     def submit(self, status: str = "", **fields: Any) -> None:
         turn = self.seal_turn(self.entries)
-        self.seq, self.hash = turn.history[-1][2], turn.history[-1][9]
+        last = turn.history[-1]
+        self.seq, self.hash = last[2], last[9]
         if status:
             turn.change = Change(
                 self.tenant_id, self.id, self.fence, status, fields.get("waiting_on"), fields.get("run_at"),
@@ -176,9 +173,11 @@ class Execution:
 
     def decide(self) -> None:
         """Answer whatever can be answered now, then commit what this caused or start what needs no commit."""
+        replay = self.replay
         while True:
-            self._collect()
-            if self.replay.difference is not None:
+            if replay.asked or self.context.soft:
+                self._collect()
+            if replay.difference is not None:
                 self._park()
                 return
             if self.undo is None:
@@ -186,8 +185,8 @@ class Execution:
                 if cancel is not None:
                     undo.begin_cancel(self, cancel)
                     continue
-                if self.replay.done:
-                    error = self.replay.outcome()[1]
+                if replay.done:
+                    error = replay.outcome()[1]
                     if error is not None and undo.begin_failing(self, error):
                         continue
                     if error is not None or not self._unfinished():
@@ -218,11 +217,14 @@ class Execution:
 
     def _open(self, call: Call) -> None:
         """Where a call stands when it is first seen: from its journal, or new."""
-        self.open[call.kind, call.key] = call
-        recorded = call.recorded
-        opened = recorded.opened if recorded is not None else None
-        standing = call.state = Standing()
         kind = call.kind
+        self.open[kind, call.key] = call
+        recorded = call.recorded
+        if kind == "step" and recorded is None and call.spec.compensate is None:
+            call.state = Standing()  # what happens most: nothing to remember, nothing to record
+            return
+        opened = recorded.opened if recorded is not None else None
+        standing = call.state = EffectStanding() if kind == "effect" else Standing()
         if kind == "effect":
             effects.open_effect(self, call, opened, recorded.opened_type if recorded is not None else "")
         elif kind in ("step", "transaction"):
@@ -305,6 +307,14 @@ class Execution:
         else:  # the body is closed: the saga only needs to know how it ended
             call.outcome, call.words = type_, words
 
+    def _release_result(self, call: Call, type_: str, result: bytes, attempt: int) -> None:
+        """`release` for what happens most: a handler's result, of a call that was running and so is no wait."""
+        self.open.pop((call.kind, call.key), None)
+        if self.undo is not None or call.spec.compensate is not None:
+            self.release(call, type_, RowWords(result=msgspec.Raw(result), attempt=attempt))
+        else:
+            self.replay.answer_result(call, type_, result)
+
     def _answer_one(self) -> bool:
         """Take one waiting event or due timer. The order in which they are taken is the order they are recorded."""
         now = self.worker.now()
@@ -346,7 +356,7 @@ class Execution:
         return self._due(due)
 
     def _due(self, call: Call) -> bool:
-        if self.undo is not None and call.kind in ("sleep", "signal", "step", "transaction"):
+        if self.undo is not None and call.kind in ("sleep", "signal", "transaction"):
             call.state.at = None  # the body is closed: nobody waits for this any more
             return True
         if call.kind == "sleep":
@@ -380,20 +390,24 @@ class Execution:
         self.running.pop(call.key, None)
         if call.kind == "effect" and call.state.next != "lookup" and not self.undoing(call):
             self._told.append((call, call.state.attempt, value, error))
-        self.arrived.append((call, value, error))
-        if not self.committing:
-            self.take_arrivals()
+        if self.committing or self.arrived:
+            self.arrived.append((call, value, error))
+        else:
+            self._take(call, value, error)
+            self.decide()
 
     def take_arrivals(self) -> None:
         while self.arrived:
-            call, value, error = self.arrived.popleft()
-            if self.undoing(call):
-                undo.arrived(self, call, error)
-            elif call.kind == "effect":
-                effects.arrived(self, call, value, error)
-            else:
-                self._step_arrived(call, value, error)
+            self._take(*self.arrived.popleft())
         self.decide()
+
+    def _take(self, call: Call, value: Any, error: BaseException | None) -> None:
+        if self.undo is not None and self.undo.current is call:
+            undo.arrived(self, call, error)
+        elif call.kind == "effect":
+            effects.arrived(self, call, value, error)
+        else:
+            self._step_arrived(call, value, error)
 
     def _step_arrived(self, call: Call, value: Any, error: BaseException | None) -> None:
         attempt = call.state.attempt
@@ -405,8 +419,9 @@ class Execution:
             except Exception as refused:
                 error = refused
         if error is None:
-            self.record(h.STEP_COMPLETED, call.key, completed_payload(call, result, attempt))
-            self.release(call, h.STEP_COMPLETED, RowWords(result=msgspec.Raw(result), attempt=attempt))
+            self.entries.append((h.STEP_COMPLETED, call.key, completed_payload(call, result, attempt)))
+            self.hard = True
+            self._release_result(call, h.STEP_COMPLETED, result, attempt)
             if self.worker.verbose:
                 self.worker.note(self, "step_completed", step=call.key, attempt=attempt)
             return
@@ -449,18 +464,18 @@ class Execution:
         else:
             for call in ready:
                 self.worker.run(self, call)
-        self._watch_clock()
+        if self.waits:
+            self._watch_clock()
 
     def undoing(self, call: Call) -> bool:
         return self.undo is not None and self.undo.current is call
 
     def _watch_clock(self) -> None:
         """Something runs, so the claim stays; timers meanwhile are kept in memory."""
-        if self.waits:
-            at = self._next_at()
-            if at is not None and at != self._watched:
-                self._watched = at
-                self.worker.wake_at(self, at)
+        at = self._next_at()
+        if at is not None and at != self._watched:
+            self._watched = at
+            self.worker.wake_at(self, at)
 
     def _next_at(self) -> int | None:
         times = [c.state.at for c in self.open.values() if c.state.phase is Phase.WAITING and c.state.at is not None]
@@ -555,6 +570,9 @@ class Execution:
     # -- after the commit
 
     def _committed(self, outcome: Outcome | BaseException) -> None:
+        self.worker.guard(self, self._go_on, outcome)
+
+    def _go_on(self, outcome: Outcome | BaseException) -> None:
         self.committing = False
         if outcome in (Outcome.COMMITTED, Outcome.WOKEN):
             self._sent = []
@@ -614,6 +632,8 @@ def args_head(call: Call) -> bytes:
 
 
 def completed_payload(call: Call, result: bytes, attempt: int) -> bytes:
+    if call.args and attempt == 1:
+        return b'{"args":' + call.args + b',"result":' + result + b"}"
     head = args_head(call)
     if attempt > 1:
         head += b',"attempt":%d' % attempt

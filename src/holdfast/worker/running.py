@@ -20,24 +20,25 @@ if TYPE_CHECKING:
 
 
 def start(worker: Worker, ex: Execution, call: Call) -> None:
-    if ex.undoing(call):
+    spec = call.spec
+    if ex.undo is not None and ex.undo.current is call:
         function, args = _compensation(ex, call)
-        _start_call(worker, ex, call, function, args, signature_of(function), call.spec.policy.timeout
-                    if hasattr(call.spec, "policy") else None)  # fmt: skip
+        timeout = spec.policy.timeout if hasattr(spec, "policy") else None
+        _start_call(worker, ex, call, function, args, signature_of(function), timeout)
+    elif call.kind == "step":
+        _start_call(worker, ex, call, spec.function, spec.args, spec.signature, spec.policy.timeout)
     elif call.kind == "transaction":
         transactions.start(worker, ex, call)
-    elif call.kind == "effect" and call.state.next == "lookup":
-        lookup = call.spec.lookup
-        signature = signature_of(lookup)
+    elif call.state.next == "lookup":
+        signature = signature_of(spec.lookup)
         args = () if signature.info else (ids.idempotency_key(ids.effect_id(ex.tenant_id, ex.id, call.key)),)
-        _start_call(worker, ex, call, lookup, args, signature, call.spec.policy.timeout)
-    elif call.kind == "effect" and worker.now() >= call.state.not_after:
+        _start_call(worker, ex, call, spec.lookup, args, signature, spec.policy.timeout)
+    elif worker.now() >= call.state.not_after:
         late = NotApplied("found late before it began, so it was not sent")
-        asyncio.get_running_loop().call_soon(ex.arrive, call, None, late)
+        asyncio.get_running_loop().call_soon(worker.guard, ex, ex.arrive, call, None, late)
         ex.running[call.key] = None
     else:
-        spec = call.spec
-        attempt = call.state.attempt if call.kind == "effect" else 0
+        attempt = call.state.attempt
         _start_call(worker, ex, call, spec.function, spec.args, spec.signature, spec.policy.timeout, attempt)
 
 
@@ -68,7 +69,7 @@ def _start_call(
 
 
 def _launch(ex: Execution, call: Call, work: Any) -> None:
-    ex.running[call.key] = asyncio.get_running_loop().create_task(work)
+    ex.running[call.key] = asyncio.get_running_loop().create_task(work, name="holdfast-step")
 
 
 async def _bring_back(ex: Execution, call: Call, attempt: int, function: Any, args: tuple[Any, ...]) -> None:
@@ -83,7 +84,7 @@ async def _bring_back(ex: Execution, call: Call, attempt: int, function: Any, ar
         if attempt:
             await ex.worker.observe(ex, call, attempt, value, error)
     else:
-        ex.arrive(call, value, error)
+        ex.worker.guard(ex, ex.arrive, call, value, error)
 
 
 def step_info(ex: Execution, call: Call) -> StepInfo:

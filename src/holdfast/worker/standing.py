@@ -12,24 +12,12 @@ class Phase(Enum):
 
 
 class Standing:
-    __slots__ = (
-        "at", "attempt", "first_started_at", "lookups", "next", "not_after", "opens_at", "phase", "reason",
-        "started_at", "unknown",
-    )  # fmt: skip
+    __slots__ = ("at", "attempt", "phase")
 
     def __init__(self) -> None:
         self.phase = Phase.READY
         self.attempt = 1
         self.at: int | None = None
-        # An effect's own: what happens when the wait is over ("start", "lookup" or "person"), and its attempt's times.
-        self.next = "start"
-        self.reason = ""
-        self.unknown = False  # nobody knows what became of the last attempt
-        self.lookups = 0
-        self.first_started_at = 0
-        self.started_at = 0
-        self.not_after = 0
-        self.opens_at = 0
 
     def wait_until(self, at: int | None) -> None:
         self.phase = Phase.WAITING
@@ -38,3 +26,20 @@ class Standing:
     def ready(self) -> None:
         self.phase = Phase.READY
         self.at = None
+
+
+class EffectStanding(Standing):
+    """An effect's own: what happens when its wait is over, and the times of its latest attempt."""
+
+    __slots__ = ("first_started_at", "lookups", "next", "not_after", "opens_at", "reason", "started_at", "unknown")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.next = "start"  # start | lookup | person
+        self.reason = ""
+        self.unknown = False  # nobody knows what became of the last attempt
+        self.lookups = 0
+        self.first_started_at = 0
+        self.started_at = 0
+        self.not_after = 0
+        self.opens_at = 0

@@ -89,14 +89,20 @@ async def _run(worker: Worker, ex: Execution, call: Call) -> None:
         outcome = await _look(worker, kept.get("turn"))
     ex.running.pop(call.key, None)
     ex.committing = False
-    if ex.abandoned:
-        return
+    if not ex.abandoned:
+        worker.guard(ex, _go_on, worker, ex, call, error, outcome, kept, len(entries))
+
+
+def _go_on(
+    worker: Worker, ex: Execution, call: Call, error: BaseException | None, outcome: Outcome | None,
+    kept: dict[str, Any], count: int,
+) -> None:  # fmt: skip
     if error is not None:
         ex.arrive(call, None, error)
         ex.next_transaction()
     elif outcome in (Outcome.COMMITTED, Outcome.WOKEN):
         committed: Turn = kept["turn"]
-        ex.forget_entries(len(entries))
+        ex.forget_entries(count)
         ex.seq, ex.hash = committed.history[-1][2], committed.history[-1][9]
         worker.committed_alone(committed)
         if worker.verbose:

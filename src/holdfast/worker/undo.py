@@ -11,7 +11,7 @@ from holdfast.engine.retry import RetryAt, after_failure, error_payload
 from holdfast.engine.saga import owed, undo_order, unsettled
 from holdfast.engine.turns import NewEvent
 from holdfast.store.port import PendingEvent
-from holdfast.worker.standing import Phase, Standing
+from holdfast.worker.standing import EffectStanding, Phase, Standing
 
 if TYPE_CHECKING:
     from holdfast.worker.execution import Execution
@@ -82,7 +82,7 @@ def _close_body(ex: Execution) -> None:
                     ex.id,
                 )
             )
-        elif call.kind in ("sleep", "signal") or not _must_settle(call):
+        elif call.kind in ("sleep", "signal") or not _must_settle(ex, call):
             if call.key in ex.running:
                 if call.kind == "step" and call.spec.compensate is None:
                     ex.worker.cancel_handler(ex, call)
@@ -92,11 +92,13 @@ def _close_body(ex: Execution) -> None:
                 ex.waits -= 1
 
 
-def _must_settle(call: Call) -> bool:
+def _must_settle(ex: Execution, call: Call) -> bool:
     """Begun, and its outcome matters: an effect nobody knows the outcome of, or a step that would be owed an undo."""
     if call.kind == "effect":
         return bool(call.state.unknown) or call.state.phase is Phase.RUNNING
-    begun = call.recorded is not None and call.recorded.opened is not None
+    # An attempt that raised is settled; the next one counts as begun only once its time has come.
+    opened = call.recorded.opened if call.recorded is not None else None
+    begun = opened is not None and opened.retry_at <= ex.worker.now()
     return call.kind == "step" and call.spec.compensate is not None and begun
 
 
@@ -104,7 +106,7 @@ def startable(ex: Execution, ready: list[Call]) -> list[Call]:
     """While undoing only what must be settled still runs, and the compensation whose turn it is."""
     undo = ex.undo
     assert undo is not None
-    starts = [c for c in ready if _must_settle(c)]
+    starts = [c for c in ready if _must_settle(ex, c)]
     if undo.current is not None and undo.ready:
         undo.ready = False
         starts.append(undo.current)
@@ -137,7 +139,7 @@ def step(ex: Execution) -> bool:
 
 
 def _begin_undo(ex: Execution, undo: Undo, call: Call) -> None:
-    call.state = Standing()
+    call.state = EffectStanding() if call.kind == "effect" else Standing()
     undo.current, undo.attempt, undo.retry_at = call, 1, None
     type_, words = ex.replay.journal.undone.get(call.key, ("", None))
     if type_ == h.COMPENSATION_RETRIED and words is not None:

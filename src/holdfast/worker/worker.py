@@ -7,7 +7,7 @@ import heapq
 import os
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,14 @@ CLAIM_MAX = 500
 POLL_FIRST = 0.05  # the pause before polling again grows from here to poll_seconds while nothing happens
 EVIDENCE_TRIES = 60
 ATTEMPTS_LIMIT = 5  # claims in a row without a committed turn; the last three of them alone
+
+
+def salts() -> Iterator[bytes]:
+    """Sixteen random bytes at a time, fetched from the system in larger pieces."""
+    while True:
+        piece = os.urandom(4096)
+        for at in range(0, 4096, 16):
+            yield piece[at : at + 16]
 
 
 class Worker:
@@ -64,8 +72,7 @@ class Worker:
         self._on_committed = on_committed
         self._writers = committer_writers
         self._timers: list[tuple[int, bytes]] = []  # when to look at which of our executions
-        self._salts = b""
-        self._salt_at = 0
+        self.salt = salts().__next__
         self._tasks: set[asyncio.Task[Any]] = set()
         self._main: asyncio.Task[None] | None = None
         self._suspects_at = 0.0
@@ -229,6 +236,10 @@ class Worker:
             self._claims_in_doubt = True  # it may have been done all the same
             raise
 
+    def look_for_suspects(self) -> None:
+        """On the next pass, however lately that was done: a test's time stands still while ours goes on."""
+        self._suspects_at = 0.0
+
     async def _suspects_wait(self) -> bool:
         """Whether instances are due that took their worker down twice; asked rarely, they are rare."""
         now = asyncio.get_running_loop().time()
@@ -245,12 +256,16 @@ class Worker:
         definition = self.registry.find(claimed.definition_key, claimed.definition_version)
         execution: Execution = (definition.execution or Execution)(self, claimed, definition)
         self.executions[claimed.id] = execution
-        try:
-            execution.begin()
-        except Exception as error:
-            self._broken(execution, error)
+        self.guard(execution, execution.begin)
 
-    def _broken(self, execution: Execution, error: BaseException) -> None:
+    def guard(self, execution: Execution, work: Callable[..., None], *args: Any) -> None:
+        """Every way into an execution passes here: whatever goes wrong inside must not leave it claimed and idle."""
+        try:
+            work(*args)
+        except Exception as error:
+            self.broken(execution, error)
+
+    def broken(self, execution: Execution, error: BaseException) -> None:
         """A broken promise of our own: record it, drop the execution, let the claim be taken up afresh."""
         log.error("execution_broken", instance_id=ids.instance_word(execution.id), error=repr(error), exc_info=error)
         self._abandon(execution)
@@ -279,13 +294,6 @@ class Worker:
     def run(self, execution: Execution, call: Call) -> None:
         running.start(self, execution, call)
 
-    def salt(self) -> bytes:
-        at = self._salt_at
-        if at >= len(self._salts):
-            self._salts, at = os.urandom(4096), 0
-        self._salt_at = at + 16
-        return self._salts[at : at + 16]
-
     def not_after(self) -> int:
         return min(self.liveness.lease_end(), self.now() + LEASE) - LEASE_MARGIN
 
@@ -301,7 +309,7 @@ class Worker:
         while self._timers and self._timers[0][0] <= now:
             execution = self.executions.get(heapq.heappop(self._timers)[1])
             if execution is not None and not execution.abandoned and not execution.committing:
-                execution.decide()
+                self.guard(execution, execution.decide)
 
     async def _look_at_claims(self) -> None:
         """Cancels and signals for what runs here; and claims whose reply was lost: ours on disk, unknown to us."""
@@ -341,7 +349,7 @@ class Worker:
                 log.warning("events_not_read", error=repr(error))
                 await asyncio.sleep(0.1)
                 continue
-            execution.new_events(woken, events)
+            self.guard(execution, execution.new_events, woken, events)
             return
 
     def cancel_handler(self, execution: Execution, call: Call) -> None:

@@ -1,0 +1,152 @@
+"""When a failed attempt is followed by another, how long after, and which policies are refused."""
+
+import math
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.engine.errors import BadDefinition
+from holdfast.engine.retry import (
+    DEFAULT,
+    SECOND,
+    SPAN_MAX,
+    Backoff,
+    GiveUp,
+    RetryAt,
+    RetryPolicy,
+    after_failure,
+    error_payload,
+    microseconds,
+    policy_from,
+    storable,
+)
+
+seconds = st.floats(0, 1e6).map(lambda n: timedelta(seconds=n))
+backoffs = st.builds(Backoff, first=seconds, factor=st.floats(1, 1000), cap=seconds, jitter=st.floats(0, 1))
+chances = st.floats(0, 1, exclude_max=True)
+NOW = 1_000 * SECOND
+
+
+def policy(**given_: Any) -> RetryPolicy:
+    return policy_from(**{"max_attempts": 3, "backoff": None, "timeout": None, "retry_on": None} | given_)
+
+
+def test_the_default_is_three_attempts_one_second_doubling_up_to_a_minute() -> None:
+    assert policy() is DEFAULT
+    delays = [Backoff(jitter=0).delay(attempt, 0.5).total_seconds() for attempt in range(1, 9)]
+    assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+@given(backoffs, st.integers(1, 10_000), chances)
+def test_a_delay_stays_within_its_cap_give_or_take_the_jitter(backoff: Backoff, attempt: int, chance: float) -> None:
+    delay, cap = backoff.delay(attempt, chance).total_seconds(), backoff.cap.total_seconds()
+    grown = min(cap, backoff.first.total_seconds() * backoff.factor ** min(attempt - 1, 64))
+    slack = 1e-6 + grown * 1e-9
+    assert grown * (1 - backoff.jitter) - slack <= delay <= grown * (1 + backoff.jitter) + slack
+    assert 0 <= delay <= 2 * cap + slack
+
+
+@given(backoffs, st.integers(1, 100))
+def test_delays_never_shrink_from_one_attempt_to_the_next(backoff: Backoff, attempt: int) -> None:
+    assert backoff.delay(attempt, 0.5) <= backoff.delay(attempt + 1, 0.5)
+
+
+def test_jitter_reaches_both_its_bounds_and_is_nothing_in_the_middle() -> None:
+    backoff = Backoff(first=timedelta(seconds=10), jitter=0.2)
+    assert [backoff.delay(1, chance).total_seconds() for chance in (0.0, 0.5, 1.0)] == [8, 10, 12]
+
+
+def test_a_timedelta_means_always_that_long() -> None:
+    flat = policy(backoff=timedelta(seconds=7)).backoff
+    assert {flat.delay(attempt, chance) for attempt in (1, 5, 100) for chance in (0.0, 0.9)} == {timedelta(seconds=7)}
+
+
+@given(st.integers(1, 20), st.integers(1, 20), chances)
+def test_attempts_are_tried_up_to_the_maximum_and_not_once_more(attempt: int, most: int, chance: float) -> None:
+    match after_failure(attempt, policy(max_attempts=most), None, NOW, chance):
+        case RetryAt(at):
+            assert attempt < most and at >= NOW
+        case GiveUp(reason):
+            assert attempt >= most and reason == f"failed {attempt} time{'s' if attempt > 1 else ''}"
+
+
+def test_the_next_attempt_comes_after_the_delay() -> None:
+    assert after_failure(2, policy(backoff=Backoff(jitter=0)), ValueError(), NOW, 0.5) == RetryAt(NOW + 2 * SECOND)
+
+
+@pytest.mark.parametrize(
+    ("retry_on", "error", "again"),
+    [
+        (None, ValueError(), True),
+        (OSError, ConnectionResetError(), True),
+        ((OSError, KeyError), KeyError(), True),
+        (OSError, ValueError(), False),
+        ((), ValueError(), False),
+        (OSError, None, True),  # nobody saw an error: the worker is gone
+    ],
+)
+def test_only_failures_in_retry_on_are_tried_again(retry_on: Any, error: Exception | None, again: bool) -> None:
+    verdict = after_failure(1, policy(retry_on=retry_on), error, NOW, 0.5)
+    assert isinstance(verdict, RetryAt) == again
+    if isinstance(verdict, GiveUp):
+        assert verdict.reason == "ValueError is not in retry_on"
+
+
+@pytest.mark.parametrize(
+    ("given_", "said"),
+    [
+        ({"max_attempts": 0}, "max_attempts is 0: expected a whole number from 1 on"),
+        ({"max_attempts": -1}, "max_attempts is -1"),
+        ({"max_attempts": 2.5}, "max_attempts is 2.5"),
+        ({"max_attempts": "3"}, "max_attempts is '3'"),
+        ({"timeout": 0}, "timeout is 0: expected a positive number of seconds or a timedelta"),
+        ({"timeout": -1.0}, "timeout is -1.0"),
+        ({"timeout": timedelta(0)}, "timeout is datetime.timedelta"),
+        ({"timeout": math.nan}, "timeout is nan"),
+        ({"timeout": math.inf}, "timeout is inf"),
+        ({"timeout": "5"}, "timeout is '5'"),
+        ({"backoff": 5}, "backoff is 5: expected a timedelta or a Backoff"),
+        ({"backoff": timedelta(seconds=-1)}, "expected delays from 0"),
+        ({"backoff": timedelta.max}, "expected delays from 0 to a thousand years"),
+        ({"backoff": Backoff(first=timedelta(seconds=-1))}, "expected delays from 0"),
+        ({"backoff": Backoff(cap=timedelta(seconds=-1))}, "expected delays from 0"),
+        ({"backoff": Backoff(jitter=1.5)}, "a jitter from 0 to 1"),
+        ({"backoff": Backoff(jitter=-0.1)}, "a jitter from 0 to 1"),
+        ({"backoff": Backoff(factor=0)}, "a factor from 1 to 1,000"),
+        ({"backoff": Backoff(factor=1e10)}, "a factor from 1 to 1,000"),
+        ({"backoff": Backoff(factor=math.nan)}, "a factor from 1 to 1,000"),
+        ({"retry_on": 5}, "retry_on holds 5: expected an exception class"),
+        ({"retry_on": "ValueError"}, "retry_on holds 'ValueError'"),
+        ({"retry_on": (ValueError, int)}, "retry_on holds <class 'int'>"),
+        ({"retry_on": [ValueError]}, "retry_on holds \\[<class"),
+    ],
+)
+def test_a_policy_that_cannot_work_is_refused_where_it_is_declared(given_: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadDefinition, match=said):
+        policy(**given_)
+
+
+def test_a_span_is_whole_microseconds_and_for_ever_still_fits_a_bigint() -> None:
+    assert microseconds(1.5) == microseconds(timedelta(seconds=1.5)) == 1_500_000
+    assert microseconds(timedelta(days=1, microseconds=1)) == 86_400_000_001
+    assert microseconds(timedelta.max) == microseconds(1e300) == microseconds(math.inf) == SPAN_MAX
+    assert SPAN_MAX + 10 * 366 * 86_400 * SECOND < 2**63
+
+
+def test_an_error_is_kept_as_its_type_and_its_words() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert error_payload(ValueError("no\x00pe \ud800")) == {"type": "ValueError", "message": "no\ufffdpe ?"}
+    assert error_payload(Mute()) == {"type": "Mute", "message": "(its text cannot be read)"}
+    assert len(error_payload(ValueError("x" * 10_000))["message"]) == 2000
+
+
+@given(st.text(st.characters()))
+def test_storable_text_is_text_both_databases_take(text: str) -> None:
+    assert "\x00" not in storable(text)
+    storable(text).encode()

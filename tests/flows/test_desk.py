@@ -1,0 +1,357 @@
+"""The effect desk: a named person says what became of an effect, with a reason, and it is kept."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    BadInput,
+    Context,
+    EffectAborted,
+    EffectNotFound,
+    EffectNotOpen,
+    EffectView,
+    Handle,
+    InstanceFailed,
+    StepInfo,
+)
+from holdfast.testing import FakeProvider, Harness
+from tests.flows.support import entries, next_worker, query, row_counts, until
+
+ANN = {"actor": "ann", "reason": "the bank confirmed it by phone"}
+
+
+def declare(harness: Harness, provider: FakeProvider, **options: Any) -> None:
+    def pay(info: StepInfo) -> dict[str, Any]:
+        found: dict[str, Any] = provider.call(info.idempotency_key)
+        return found
+
+    @harness.workflow("pay")
+    async def workflow(ctx: Context) -> Any:
+        try:
+            return await ctx.effect("pay", pay, **options)
+        except EffectAborted as error:
+            return f"aborted: {error.message}"
+
+
+async def unknown(harness: Harness, provider: FakeProvider, *plan: str) -> tuple[Handle, EffectView]:
+    """An instance that waits for a person; the handler came back with an error, so nothing is under way."""
+
+    def reset(key: str) -> Any:
+        behaviour = plan[len(provider.calls)] if len(provider.calls) < len(plan) else "ok"
+        provider.plan("ok" if behaviour == "reset_after" else behaviour)
+        receipt = provider.call(key)
+        if behaviour == "reset_after":
+            raise ConnectionResetError("no answer")
+        return receipt
+
+    def pay(info: StepInfo) -> dict[str, Any]:
+        found: dict[str, Any] = reset(info.idempotency_key)
+        return found
+
+    @harness.workflow("pay")
+    async def workflow(ctx: Context) -> Any:
+        try:
+            return await ctx.effect("pay", pay)
+        except EffectAborted as error:
+            return f"aborted: {error.message}"
+
+    handle = await harness.start("pay")
+    await harness.run_until_idle()
+    [view] = await harness.effects.list()
+    return handle, view
+
+
+async def test_it_happened_continues_with_the_result_the_person_gave(harness: Harness, provider: FakeProvider) -> None:
+    handle, view = await unknown(harness, provider, "reset_after")
+    await harness.effects.resolve(view.id, "happened", result={"id": "prov-1"}, **ANN)
+    await harness.run_until_idle()
+    assert await handle.result(timeout=0) == {"id": "prov-1"}
+    assert len(provider.calls) == 1
+    found = await harness.effects.show(view.id)
+    assert (found.state, found.resolution, found.resolved_by, found.reason, found.receipt) == (
+        "resolved", "happened", "ann", "the bank confirmed it by phone", {"id": "prov-1"},
+    )  # fmt: skip
+    [entry] = await entries(handle, "EFFECT_RESOLVED")
+    assert (entry.payload["actor"], entry.payload["reason"]) == ("ann", "the bank confirmed it by phone")
+    assert await harness.effects.list() == []
+
+
+async def test_it_did_not_happen_starts_it_again_with_the_same_key_as_the_next_attempt(
+    harness: Harness, provider: FakeProvider
+) -> None:
+    handle, view = await unknown(harness, provider, "reset_after")
+    await harness.effects.resolve(view.id, "did_not_happen", **ANN)
+    await harness.run_until_idle()
+    assert await handle.result(timeout=0) == {"id": "prov-1", "request": None}
+    assert len(provider.calls) == 2
+    assert len(set(provider.calls)) == 1
+    found = await harness.effects.show(view.id)
+    assert (found.state, found.attempt) == ("succeeded", 2)
+
+
+async def test_abort_fails_the_effect_in_the_workflow_and_names_who_said_so(
+    harness: Harness, provider: FakeProvider
+) -> None:
+    handle, view = await unknown(harness, provider, "reset_after")
+    await harness.effects.resolve(view.id, "abort", **ANN)
+    await harness.run_until_idle()
+    assert await handle.result(timeout=0) == "aborted: aborted by ann: the bank confirmed it by phone"
+    assert (await harness.effects.show(view.id)).resolution == "abort"
+
+
+async def test_a_resolution_names_who_decides_and_why(harness: Harness, provider: FakeProvider) -> None:
+    _, view = await unknown(harness, provider, "reset_after")
+    before = row_counts(harness.url)
+    for field in ("actor", "reason"):
+        for value in ("", "   ", None):
+            with pytest.raises(BadInput, match=f"{field} is empty"):
+                await harness.effects.resolve(view.id, "happened", **(ANN | {field: value}))
+    assert row_counts(harness.url) == before
+
+
+async def test_a_resolution_in_words_that_cannot_be_stored_is_refused(harness: Harness, provider: FakeProvider) -> None:
+    handle, view = await unknown(harness, provider, "reset_after")
+    for field in ("actor", "reason"):
+        for word in ("nul \x00", "lone \ud800"):
+            with pytest.raises(BadInput, match=f"{field} holds a NUL or half a character"):
+                await harness.effects.resolve(view.id, "happened", result={}, **(ANN | {field: word}))
+    await harness.effects.resolve(view.id, "happened", result={}, **ANN)
+    await harness.run_until_idle()
+    assert (await handle.status()).status == "completed"
+
+
+async def test_a_choice_that_does_not_exist_is_refused(harness: Harness, provider: FakeProvider) -> None:
+    _, view = await unknown(harness, provider, "reset_after")
+    with pytest.raises(BadInput, match="expected one of happened, did_not_happen, abort"):
+        await harness.effects.resolve(view.id, "maybe", **ANN)
+    with pytest.raises(EffectNotFound):
+        await harness.effects.resolve("eff_" + "0" * 32, "happened", **ANN)
+    with pytest.raises(EffectNotFound):
+        await harness.tenant("acme").effects.resolve(view.id, "happened", **ANN)
+    with pytest.raises(BadInput, match="expected eff_ and 32"):
+        await harness.effects.show("nonsense")
+
+
+async def test_a_settled_effect_cannot_be_resolved(harness: Harness, provider: FakeProvider) -> None:
+    declare(harness, provider)
+    await harness.start("pay")
+    await harness.run_until_idle()
+    [view] = await harness.effects.list(state="succeeded")
+    with pytest.raises(EffectNotOpen, match="is succeeded"):
+        await harness.effects.resolve(view.id, "did_not_happen", **ANN)
+
+
+async def timed_out(harness: Harness, provider: FakeProvider) -> tuple[Handle, EffectView]:
+    """An instance whose effect timed out: the call may be under way still, and its worker lives."""
+    declare(harness, provider)
+    provider.plan("timeout_after")
+    handle = await harness.start("pay")
+    await harness.run_until_idle()
+    [view] = await harness.effects.list()
+    return handle, view
+
+
+async def test_starting_again_is_not_open_while_the_worker_may_live(harness: Harness, provider: FakeProvider) -> None:
+    handle, view = await timed_out(harness, provider)
+    await harness.advance(days=1)
+    with pytest.raises(EffectNotOpen, match="the worker that started it may still be running"):
+        await harness.effects.resolve(view.id, "did_not_happen", **ANN)
+    assert len(provider.calls) == 1
+    await harness.effects.resolve(view.id, "happened", result={"id": "prov-1"}, **ANN)  # cannot double anything
+    await harness.run_until_idle()
+    assert await handle.result(timeout=0) == {"id": "prov-1"}
+
+
+async def test_starting_again_opens_once_the_worker_is_gone_and_the_call_must_be_over(
+    harness: Harness, provider: FakeProvider
+) -> None:
+    handle, view = await timed_out(harness, provider)
+    async with next_worker(harness) as other:
+        with pytest.raises(EffectNotOpen, match="the call may still be on its way"):
+            await other.effects.resolve(view.id, "did_not_happen", **ANN)
+        while other.clock.micros < view.opens_at:
+            await other.advance(seconds=1)
+        await other.effects.resolve(view.id, "did_not_happen", **ANN)
+        await other.run_until_idle()
+        assert (await other.instance(handle.id).status()).status == "completed"
+    assert len(provider.calls) == 2
+
+
+@pytest.mark.parametrize("waiver", [{"accept_double": True}, {"second_person": "bob"}], ids=["double", "second"])
+async def test_starting_again_earlier_needs_a_waiver_that_is_audited(
+    harness: Harness, provider: FakeProvider, waiver: dict[str, Any]
+) -> None:
+    handle, view = await timed_out(harness, provider)
+    await harness.effects.resolve(view.id, "did_not_happen", **ANN, **waiver)
+    await harness.run_until_idle()
+    assert (await handle.status()).status == "completed"
+    [entry] = await entries(handle, "EFFECT_RESOLVED")
+    for name, value in waiver.items():
+        assert entry.payload[name] == value
+    assert entry.payload["actor"] == "ann"
+
+
+async def test_the_second_person_is_somebody_else(harness: Harness, provider: FakeProvider) -> None:
+    _, view = await timed_out(harness, provider)
+    for second in ("ann", " ann ", "", "  "):
+        with pytest.raises(BadInput, match="somebody else"):
+            await harness.effects.resolve(view.id, "did_not_happen", **ANN, second_person=second)
+
+
+async def test_two_people_who_decide_at_once_start_it_again_only_once(harness: Harness, provider: FakeProvider) -> None:
+    handle, view = await unknown(harness, provider, "reset_after", "reset_after", "ok")
+    await harness.effects.resolve(view.id, "did_not_happen", **ANN)
+    await harness.effects.resolve(view.id, "did_not_happen", actor="bob", reason="me too")
+    await harness.run_until_idle()
+    assert len(provider.calls) == 2  # the second attempt is unknown too, and nobody has decided about that one
+    assert (await handle.status()).status == "waiting"
+    [again] = await harness.effects.list()
+    assert again.attempt == 2
+    await harness.effects.resolve(again.id, "did_not_happen", **ANN)
+    await harness.run_until_idle()
+    assert (await handle.status()).status == "completed"
+    assert len(provider.calls) == 3
+
+
+async def test_a_result_that_does_not_fit_what_the_step_returns_leaves_the_choice_open(
+    harness: Harness, provider: FakeProvider
+) -> None:
+    handle, view = await unknown(harness, provider, "reset_after")
+    await harness.effects.resolve(view.id, "happened", result="prov-1", **ANN)  # the step returns a dict
+    await harness.run_until_idle()
+    assert (await handle.status()).status == "waiting"
+    [again] = await harness.effects.list()
+    await harness.effects.resolve(again.id, "happened", result={"id": "prov-1"}, **ANN)
+    await harness.run_until_idle()
+    assert await handle.result(timeout=0) == {"id": "prov-1"}
+
+
+async def test_a_resolution_survives_a_lost_worker(harness: Harness, provider: FakeProvider) -> None:
+    handle, view = await unknown(harness, provider, "reset_after")
+    await harness.effects.resolve(view.id, "did_not_happen", **ANN)
+    async with next_worker(harness) as other:
+        await other.run_until_idle()
+        assert (await other.instance(handle.id).status()).status == "completed"
+    assert len(provider.calls) == 2
+
+
+async def test_a_worker_lost_right_after_starting_it_again_leaves_it_unknown_again(
+    harness: Harness, provider: FakeProvider
+) -> None:
+    never = asyncio.Event()
+
+    async def pay(info: StepInfo) -> Any:
+        provider.call(info.idempotency_key)
+        if len(provider.calls) == 1:
+            raise ConnectionResetError
+        await never.wait()
+
+    @harness.workflow("pay")
+    async def workflow(ctx: Context) -> Any:
+        return await ctx.effect("pay", pay)
+
+    handle = await harness.start("pay")
+    await harness.run_until_idle()
+    [view] = await harness.effects.list()
+    await harness.effects.resolve(view.id, "did_not_happen", **ANN)
+    await until(lambda: len(provider.calls) == 2, harness)
+    async with next_worker(harness) as other:
+        await other.advance(days=1)
+        [again] = await other.effects.list()
+        assert (again.attempt, again.error["type"]) == (2, "WorkerLost")
+        assert (await other.instance(handle.id).status()).status == "waiting"
+    assert len(provider.calls) == 2
+
+
+async def test_an_unknown_effect_is_settled_before_anything_started_earlier_is_undone(
+    harness: Harness, provider: FakeProvider
+) -> None:
+    undone: list[str] = []
+
+    def pay(info: StepInfo) -> Any:
+        provider.call(info.idempotency_key)
+        raise ConnectionResetError
+
+    @harness.workflow("saga")
+    async def workflow(ctx: Context) -> None:
+        await ctx.step("reserve", lambda: "r", compensate=lambda r: undone.append("reserve"))
+        await ctx.effect("pay", pay, compensate=lambda p: undone.append(f"pay {p}"))
+
+    handle = await harness.start("saga")
+    await harness.run_until_idle()
+    await handle.cancel("customer withdrew")
+    await harness.advance(days=1)
+    view = await handle.status()
+    assert (view.status, undone) == ("compensating", [])
+    assert "the outcome of effect 'pay' is unknown" in (view.waiting_on or "")
+    [found] = await harness.effects.list()
+    await harness.effects.resolve(found.id, "happened", result="p-1", **ANN)
+    await harness.run_until_idle()
+    assert undone == ["pay p-1", "reserve"]
+    view = await handle.status()
+    assert (view.status, view.compensation) == ("cancelled", "complete")
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [("happened", ["pay", "reserve"]), ("abort", ["pay", "reserve"]), ("did_not_happen", ["reserve"])],
+)
+async def test_what_a_person_says_while_it_is_being_undone_decides_what_is_owed(
+    harness: Harness, choice: str, expected: list[str]
+) -> None:
+    undone: list[str] = []
+    calls: list[int] = []
+
+    def pay() -> Any:
+        calls.append(1)
+        raise ConnectionResetError
+
+    @harness.workflow("saga")
+    async def workflow(ctx: Context) -> None:
+        await ctx.step("reserve", lambda: 1, compensate=lambda r: undone.append("reserve"))
+        await ctx.effect("pay", pay, compensate=lambda: undone.append("pay"))
+
+    handle = await harness.start("saga")
+    await harness.run_until_idle()
+    await handle.cancel()
+    await harness.run_until_idle()
+    [found] = await harness.effects.list()
+    await harness.effects.resolve(found.id, choice, **ANN)
+    await harness.run_until_idle()
+    assert undone == expected
+    assert calls == [1]
+    assert (await handle.status()).status == "cancelled"
+
+
+async def test_abort_compensates_the_effect_itself_and_what_came_before(harness: Harness) -> None:
+    undone: list[str] = []
+
+    def pay() -> Any:
+        raise ConnectionResetError
+
+    @harness.workflow("saga")
+    async def workflow(ctx: Context) -> None:
+        await ctx.step("reserve", lambda: 1, compensate=lambda r: undone.append("reserve"))
+        await ctx.effect("pay", pay, compensate=lambda p: undone.append(f"pay {p}"))
+
+    handle = await harness.start("saga")
+    await harness.run_until_idle()
+    [found] = await harness.effects.list()
+    await harness.effects.resolve(found.id, "abort", **ANN)
+    await harness.run_until_idle()
+    assert undone == ["pay None", "reserve"]
+    with pytest.raises(InstanceFailed, match="aborted by ann"):
+        await handle.result(timeout=0)
+
+
+async def test_nothing_is_written_when_a_resolution_is_refused(harness: Harness, provider: FakeProvider) -> None:
+    _, view = await timed_out(harness, provider)
+    before = row_counts(harness.url)
+    with pytest.raises(EffectNotOpen):
+        await harness.effects.resolve(view.id, "did_not_happen", **ANN)
+    with pytest.raises(Exception, match="not JSON"):
+        await harness.effects.resolve(view.id, "happened", result=object(), **ANN)
+    assert row_counts(harness.url) == before
+    assert query(harness.url, "select state from holdfast.effects") == [("outcome_unknown",)]

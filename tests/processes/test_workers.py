@@ -1,0 +1,30 @@
+"""Several worker processes on one database: nothing runs twice, nothing runs at the same time, nothing is lost."""
+
+from __future__ import annotations
+
+from tests.processes.app import STEPS
+from tests.processes.fleet import Fleet
+from tests.support.auditor import assert_sound
+
+
+def test_two_processes_share_the_work_and_each_step_runs_once(fleet: Fleet) -> None:
+    fleet.workers(2, concurrency=50)
+    started = fleet.start("five", [{"thread": n % 4 == 0} for n in range(200)])
+    fleet.wait_all_ended()
+    assert fleet.counts() == {"completed": 200}
+    runs = fleet.runs()
+    assert len(runs) == 200 * STEPS
+    assert len({run.pid for run in runs}) == 2, "only one process took part"
+    fleet.assert_each_once()
+    fleet.assert_never_two_at_once()
+    assert_sound(fleet.url, acknowledged=started)
+
+
+def test_a_clean_exit_hands_everything_over(fleet: Fleet) -> None:
+    first, _ = fleet.workers(2, concurrency=100)
+    started = fleet.start("five", [{"pause": 0.05} for _ in range(150)])
+    assert first.end() == 0
+    fleet.wait_all_ended()
+    fleet.assert_each_once()
+    fleet.assert_never_two_at_once()
+    assert_sound(fleet.url, acknowledged=started)
