@@ -118,13 +118,15 @@ MUTANTS = [
     Mutant("one tenant's backlog starves the others", "store/sqlite.py",
            "max(limit // len(heads), 1)", "limit", "tests/store -k sqlite"),
     Mutant("a contradiction is overlooked", "engine/journal.py",
-           "if recorded.args and args and recorded.args != args:", "if False:", "tests/engine tests/flows -k 'not postgres'"),
+           "if recorded.args and args and recorded.args != args:", "if False:",
+           "tests/engine tests/flows -k 'not postgres'"),
     Mutant("results are released in the order of asking", "engine/replay.py",
            "heapq.heappush(self._released, (recorded.answer_seq, call.order, call))",
            "heapq.heappush(self._released, (call.order, call.order, call))", "tests/engine"),
     Mutant("a transaction's row is committed without its handler's writes", "store/sqlite.py",
            "raise HandlerRaised(error) from error\n            finally:",
-           "connection.execute('rollback')\n                raise RuntimeError(str(error)) from error\n            finally:",
+           "connection.execute('rollback')\n                raise RuntimeError(str(error)) from error\n"
+           "            finally:",
            "tests/flows -k 'sqlite and transaction'"),
 ]  # fmt: skip
 

@@ -70,7 +70,7 @@ def test_the_order_of_keys_does_not_change_the_sorted_bytes(value: dict[str, Any
 
 @given(st.lists(st.text()))
 def test_a_set_is_written_in_one_order_when_sorted(items: list[str]) -> None:
-    assert encode_sorted(set(items)) == encode_sorted(set(reversed(items))) == encode_sorted(sorted(set(items)))
+    assert encode_sorted(set(items)) == encode_sorted(sorted(set(items)))
 
 
 def test_dates_decimals_identifiers_and_enums_are_written_as_text() -> None:

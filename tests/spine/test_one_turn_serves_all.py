@@ -37,7 +37,8 @@ class LightExecution:
         past = self.claimed.history
         seq, digest = (past[-1].seq, past[-1].hash) if past else (0, genesis(self.tenant_id, self.id))
         now, rows, consumed = self.worker.now(), [], []
-        entries = [] if past else [("INSTANCE_STARTED", "light", codec.encode({"input_hash": codec.digest(self.claimed.input)}))]
+        started = codec.encode({"input_hash": codec.digest(self.claimed.input)})
+        entries = [] if past else [("INSTANCE_STARTED", "light", started)]
         for event in self.claimed.events:
             consumed.append(Consumed(self.tenant_id, self.id, event.id, seq + len(entries) + 1))
             snapshot = {"value": LIGHTS[snapshot["value"]], "moves": snapshot["moves"] + 1}
@@ -57,9 +58,7 @@ class LightExecution:
             now if self.ended else None,
         )  # fmt: skip
         self.committing = True
-        self.worker.submit(
-            Turn(self.tenant_id, self.id, self.fence, rows, change, consumed=consumed), self.committed
-        )
+        self.worker.submit(Turn(self.tenant_id, self.id, self.fence, rows, change, consumed=consumed), self.committed)
 
     def committed(self, outcome: Any) -> None:
         self.committing = False

@@ -131,7 +131,7 @@ async def test_an_event_that_arrives_after_parking_wakes_the_instance(store: Any
 
 
 async def test_the_same_event_twice_is_one_event(store: Any) -> None:
-    worker_id, one = await claimed_one(store)
+    _, one = await claimed_one(store)
     assert await store.commit(None, [an_event(store, "acme", one.id)]) == [Outcome.COMMITTED]
     store.clock.micros += 5
     assert await store.commit(None, [an_event(store, "acme", one.id)]) == [Outcome.MOVED]
@@ -140,7 +140,6 @@ async def test_the_same_event_twice_is_one_event(store: Any) -> None:
 
 
 async def test_the_same_event_id_in_another_tenant_is_another_event(store: Any) -> None:
-    worker_id = await a_worker(store)
     ours, theirs = an_instance(store, tenant="acme"), an_instance(store, tenant="other")
     await put(store, ours, theirs)
     assert await store.commit(None, [an_event(store, "acme", ours.id)]) == [Outcome.COMMITTED]

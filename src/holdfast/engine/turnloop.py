@@ -8,6 +8,7 @@ outside world (`asyncio.sleep`, sockets, threads) is refused with the name of th
 from __future__ import annotations
 
 import asyncio
+import sys
 from asyncio.events import _get_running_loop, _set_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -17,6 +18,22 @@ from typing import Any
 from holdfast.engine.errors import NotInWorkflow
 
 DRAIN_LIMIT = 100_000
+
+
+# From Python 3.14 on a thread has one current task, whichever loop it belongs to: the real loop's task steps aside
+# while a workflow is drained. Before, each loop had its own.
+if sys.version_info >= (3, 14):
+    from asyncio.tasks import _swap_current_task
+
+    def _step_aside(outer: asyncio.AbstractEventLoop | None) -> asyncio.Task[Any] | None:
+        return _swap_current_task(outer, None) if outer is not None else None
+
+else:
+
+    def _swap_current_task(loop: Any, task: Any) -> Any: ...
+
+    def _step_aside(outer: asyncio.AbstractEventLoop | None) -> asyncio.Task[Any] | None:
+        return None
 
 
 class _Handle:
@@ -107,6 +124,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
         if not ready:
             return
         outer = _get_running_loop()
+        task = _step_aside(outer)
         _set_running_loop(self)
         hops = 0
         try:
@@ -123,6 +141,8 @@ class TurnLoop(asyncio.AbstractEventLoop):
                     )
         finally:
             _set_running_loop(outer)
+            if task is not None:
+                _swap_current_task(outer, task)
 
     def dispose(self) -> None:
         """Unwind what is still suspended. The context is closed first, so unwinding code writes nothing."""

@@ -119,6 +119,8 @@ class Committer:
                 or any(b in moved for b in born)
             ):
                 put_off.append(item)
+                if mine is not None:
+                    moved.add(mine)  # its next turn must not overtake it
                 continue
             if mine is not None:
                 moved.add(mine)

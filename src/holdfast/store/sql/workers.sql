@@ -42,8 +42,11 @@ where queue = :queue and run_at is not null and locked_by is null and run_at <= 
 select tenant_id, id, fence, woken from holdfast.instances where locked_by = :worker_id
 
 -- name: release_claim
-update holdfast.instances set locked_by = null, locked_at = null, run_at = :run_at
-where tenant_id = :tenant_id and id = :id and fence = :fence and locked_by = :worker_id
+-- As in release_claims: what got on under this claim is no suspect, however often the database went away.
+update holdfast.instances as i set locked_by = null, locked_at = null, run_at = :run_at,
+  attempts = case when exists (select 1 from holdfast.history h where h.tenant_id = i.tenant_id
+                               and h.instance_id = i.id and h.fence = :fence) then 0 else i.attempts end
+where i.tenant_id = :tenant_id and i.id = :id and i.fence = :fence and i.locked_by = :worker_id
 
 -- name: observe_effect
 insert into holdfast.effect_observations
