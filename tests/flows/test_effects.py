@@ -365,7 +365,7 @@ async def test_what_a_fenced_worker_learns_is_evidence_and_moves_nothing(
         assert other.test_worker is not None
         await until(lambda: query(harness.url, "select 1 from holdfast.effects where state = 'started'"))
         await other.service.store.release_worker(worker.id, other.test_worker.id, stopped=False)
-        worker.fenced()
+        worker.fenced(worker.id)
         await until(lambda: provider.calls)
         await until(lambda: query(harness.url, "select 1 from holdfast.effect_observations"))
         await other.run_until_idle()

@@ -309,6 +309,33 @@ async def test_a_step_that_waits_for_its_next_attempt_does_not_hold_up_a_cancel(
     assert (calls, undone) == (["fails"], ["first"])
 
 
+async def test_a_cancel_that_arrives_just_as_a_step_is_started_is_carried_out(harness: Harness) -> None:
+    undone: list[str] = []
+
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    @harness.workflow("waiting")
+    async def workflow(ctx: Context) -> None:
+        await ctx.step("first", lambda: 1, compensate=lambda: undone.append("first"))
+        await ctx.step("hang", hang)
+
+    worker = harness.test_worker
+    assert worker is not None
+    gate = Gate(harness)
+    handle = await harness.start("waiting")
+    await until(lambda: any(e.running for e in worker.executions.values()), harness)
+    [execution] = worker.executions.values()
+    gate.opened.clear()
+    await until(lambda: execution.committing and gate.held, harness)  # "first" is done, "hang" starts after the commit
+    await handle.cancel("enough")
+    await until(lambda: execution.events, harness)
+    gate.opened.set()
+    await until(lambda: not worker.executions, harness)
+    assert (await handle.status()).status == "cancelled"
+    assert undone == ["first"]
+
+
 async def test_who_cancelled_and_why_is_in_the_history(harness: Harness) -> None:
     @harness.workflow("waiting")
     async def workflow(ctx: Context) -> None:

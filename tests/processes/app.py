@@ -97,11 +97,13 @@ def build(url: str, logs: Path) -> Holdfast:
 
     @hf.workflow("one")
     async def one(ctx: Context, input: dict[str, Any]) -> int:
-        return await ctx.step("s1", work, 1, input.get("pause", 0.0))
+        handler = work_in_a_thread if input.get("thread") else work
+        return await ctx.step("s1", handler, 1, input.get("pause", 0.0))
 
     @hf.workflow("paid")
     async def paid(ctx: Context, input: dict[str, Any]) -> dict[str, str]:
-        await ctx.step("before", work, 1, 0.0)
+        if not input.get("bare"):  # an effect may be the very first thing an instance does
+            await ctx.step("before", work, 1, 0.0)
         handler = pay_in_a_thread if input.get("thread") else pay
         receipt = await ctx.effect("pay", handler, input.get("pause", 0.0), mode="manual")
         await ctx.step("after", work, 2, 0.0)

@@ -197,6 +197,13 @@ def a_manual_effect_started_again_after_an_unknown_outcome(d: Damaged) -> None:
 
 
 @plant("I2")
+def a_manual_effect_about_to_be_repeated(d: Damaged) -> None:
+    id_ = d.id("unknown", "waiting")
+    d.run("update holdfast.history set type = 'EFFECT_RETRIED', payload = ? where instance_id = ? and seq = ?",
+          b'{"mode":"manual","attempt":1,"unknown":true,"retry_at":1}', id_, d.end(id_))  # fmt: skip
+
+
+@plant("I2")
 def another_key_for_the_same_effect(d: Damaged) -> None:
     d.run("update holdfast.effects set idempotency_key = 'another' where instance_id = ?", d.id("plain"))
 

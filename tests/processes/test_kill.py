@@ -50,12 +50,13 @@ def test_workers_killed_one_after_the_other_lose_nothing(fleet: Fleet) -> None:
 
 def test_a_manual_effect_in_flight_at_the_kill_waits_for_a_person(fleet: Fleet) -> None:
     first = fleet.worker(concurrency=50)
-    slow = fleet.start("paid", [{"pause": 30, "thread": n % 2 == 0} for n in range(8)])
+    slow = fleet.start("paid", [{"pause": 30, "thread": n % 2 == 0, "bare": n < 4} for n in range(8)])
     quick = fleet.start("paid", [{} for _ in range(20)])
     wait_until(lambda: len(fleet.provider_calls()) == 28 and fleet.ended() == 20, "the slow ones are being paid")
     first.kill()
     fleet.worker(concurrency=50)
-    wait_until(lambda: fleet.counts().get("waiting") == 8, lambda: f"eight wait for a person: {fleet.counts()}")
+    for_a_person = "select 1 from holdfast.instances where waiting_on like 'a person: %' and run_at is null"
+    wait_until(lambda: len(fleet.execute(for_a_person)) == 8, lambda: f"eight wait for a person: {fleet.stuck()}")
     assert len(fleet.provider_calls()) == 28, "the provider was called again"
     assert_sound(fleet.url, provider_calls=fleet.provider_calls(), acknowledged=[*slow, *quick])
 

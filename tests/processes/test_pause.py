@@ -33,6 +33,23 @@ def test_on_postgres_a_stopped_worker_is_replaced_and_wakes_up_fenced(postgres_f
     assert_sound(fleet.url)
 
 
+def test_on_postgres_a_woken_worker_cannot_finish_what_another_has_begun_again(postgres_fleet: Fleet) -> None:
+    """The sharpest moment: the step is under way elsewhere, nothing new is in the history, and the old result comes."""
+    fleet = postgres_fleet
+    stopped = fleet.worker(concurrency=50, lease=LEASE)
+    fleet.start("one", [{"pause": 2.9, "thread": n % 2 == 0} for n in range(20)])
+    wait_until(lambda: len(fleet.runs()) == 20, "all are in flight")
+    stopped.stop()
+    fleet.worker(concurrency=50, lease=LEASE)
+    wait_until(lambda: len(fleet.runs()) == 40, "all are in flight again")
+    stopped.wake()  # its own three seconds are over: twenty results at once, under a fence that is no more
+    fleet.wait_all_ended()
+    assert fleet.counts() == {"completed": 20}
+    done = "select fence, count(*) from holdfast.history where type = 'STEP_COMPLETED' group by fence"
+    assert fleet.execute(done) == [(2, 20)], "a fenced worker's result was taken"
+    assert_sound(fleet.url)
+
+
 def test_on_postgres_a_late_result_of_a_fenced_worker_is_kept_as_evidence_only(postgres_fleet: Fleet) -> None:
     fleet = postgres_fleet
     stopped = fleet.worker(concurrency=50, lease=LEASE)
@@ -41,7 +58,8 @@ def test_on_postgres_a_late_result_of_a_fenced_worker_is_kept_as_evidence_only(p
     wait_until(lambda: len(fleet.provider_calls()) == 8, "all are being paid")
     stopped.stop()
     fleet.worker(concurrency=50, lease=LEASE)
-    wait_until(lambda: fleet.counts().get("waiting") == 8, lambda: f"eight wait for a person: {fleet.counts()}")
+    for_a_person = "select 1 from holdfast.instances where waiting_on like 'a person: %' and run_at is null"
+    wait_until(lambda: len(fleet.execute(for_a_person)) == 8, lambda: f"eight wait for a person: {fleet.stuck()}")
     [(lost,)] = fleet.execute("select id from holdfast.workers where pid = %s", stopped.pid)
     stopped.wake()
     wait_until(

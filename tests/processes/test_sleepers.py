@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.processes.conftest import scale
 from tests.processes.fleet import Fleet, wait_until
 from tests.support.auditor import assert_sound
@@ -10,6 +12,7 @@ MEGABYTE = 1 << 20
 ALLOWED = 16 * MEGABYTE  # a kilobyte each would be more; a coroutine each, far more
 
 
+@pytest.mark.timeout(1200)  # HOLDFAST_TEST_SLEEPERS=100000 takes its time
 def test_sleeping_instances_take_no_memory(fleet: Fleet) -> None:
     worker = fleet.worker(concurrency=500)
     count = scale("SLEEPERS", 20_000)
@@ -28,7 +31,11 @@ def asleep(fleet: Fleet, worker: object, count: int) -> int:
     before = fleet.counts().get("waiting", 0)
     for at in range(0, count, 5000):
         fleet.start("sleeper", [{"seconds": 36_000} for _ in range(min(5000, count - at))])
-    wait_until(lambda: fleet.counts().get("waiting", 0) == before + count, lambda: f"all asleep: {fleet.counts()}", 100)
+    wait_until(
+        lambda: fleet.counts().get("waiting", 0) == before + count,
+        lambda: f"all asleep: {fleet.counts()}",
+        max(100, count / 200),
+    )
     said = len(worker.said("memory"))  # type: ignore[attr-defined]
     wait_until(lambda: len(worker.said("memory")) > said + 2, "it has settled")  # type: ignore[attr-defined]
     last = worker.said("memory")[-1]  # type: ignore[attr-defined]

@@ -24,6 +24,7 @@ class LightExecution:
 
     abandoned = False
     arrived: tuple[Any, ...] = ()
+    proved = True
 
     def __init__(self, worker: Any, claimed: Claimed, definition: Definition) -> None:
         self.worker, self.claimed = worker, claimed

@@ -195,6 +195,8 @@ def _one_effect(place: Place, step: str, past: list[Entry]) -> Found:
             allowed = entry.words.get("resolution") == "did_not_happen"
         elif entry.type == "EFFECT_RETRIED":
             allowed = not entry.words.get("unknown")
+            if entry.words.get("mode") == "manual" and not allowed:
+                yield "I2", place, f"manual effect {step!r}, its outcome unknown, is to be started again by itself"
 
 
 def _provider(database: Database, calls: Iterable[str] | None) -> Found:

@@ -65,6 +65,7 @@ class Execution:
         self.undo: undo.Undo | None = None
         self.committing = False
         self.abandoned = False
+        self.proved = False  # whether a turn was committed under this claim: a crash from here on is forgiven
         self.waits = 0  # open calls that wait for something other than a handler
         self.transactions: list[Call] = []  # waiting for the turn to be free
         self._ready: list[Call] = []  # to be started once the turn is committed
@@ -387,6 +388,8 @@ class Execution:
 
     def arrive(self, call: Call, value: Any, error: BaseException | None) -> None:
         """A handler is done. While a turn is on its way to disk, results queue up and share the next one."""
+        if self.abandoned:
+            return
         self.running.pop(call.key, None)
         if call.kind == "effect" and call.state.next != "lookup" and not self.undoing(call):
             self._told.append((call, call.state.attempt, value, error))
@@ -576,6 +579,7 @@ class Execution:
         self.committing = False
         if outcome in (Outcome.COMMITTED, Outcome.WOKEN):
             self._sent = []
+            self.proved = True
         if self.abandoned:
             self._keep_evidence()
             return

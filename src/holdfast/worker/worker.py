@@ -9,6 +9,7 @@ import random
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -80,6 +81,7 @@ class Worker:
         self._claims_in_doubt = False
         self.look_seconds = 0.25  # how often events of other processes for instances running here are looked for
         self._looked_at = 0.0
+        self._again_as = b""  # the incarnation whose successor is on its way
         self.committer: Committer
         self.liveness: Liveness
 
@@ -107,7 +109,7 @@ class Worker:
         self.committer = Committer(self.store, self.id, writers=self._writers)
         self.committer.on_batch = self._batch_committed
         self.committer.start()
-        self.liveness.start(self.fenced)
+        self.liveness.start(partial(self.fenced, self.id))
         log.info("worker_started", worker=ids.worker_word(self.id))
 
     async def stop(self, timeout: float = 30.0) -> None:
@@ -131,17 +133,26 @@ class Worker:
         self.pool.shutdown(wait=False)
         log.info("worker_stopped", worker=ids.worker_word(self.id))
 
-    def fenced(self) -> None:
+    def fenced(self, worker_id: bytes) -> None:
         """Somebody took our instances over. Stop at once; the next incarnation starts from the rows."""
-        if self.stopping:
-            return
+        if self.stopping or worker_id != self.id or self._again_as == worker_id:
+            return  # said of an incarnation that is over, or said twice
+        self._again_as = worker_id
         log.warning("worker_fenced", worker=ids.worker_word(self.id), instances=len(self.executions))
         self._abandon_all()
         self.spawn(self._again())
 
     async def _again(self) -> None:
         old_committer, old_liveness = self.committer, self.liveness
-        await self._register()
+        pause = 0.05
+        while not self.stopping:
+            try:
+                await self._register()
+                break
+            except Exception as error:
+                log.warning("worker_not_registered", error=repr(error))
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 2.0)
         await old_liveness.stop()
         await old_liveness.forget()
         await old_committer.close()
@@ -204,7 +215,7 @@ class Worker:
         self._fire_timers()
         await self._look_at_claims()
         if self.alone:
-            if self.executions:
+            if self._unproved():
                 return 0, None
             self.alone = False
         room = min(self.concurrency - len(self.executions), CLAIM_MAX)
@@ -215,8 +226,8 @@ class Worker:
         claimed: list[Claimed] = []
         due = None
         if await self._suspects_wait():
-            if self.executions:
-                return 0, None  # let what runs finish first: a suspect runs alone
+            if self._unproved():
+                return 0, None  # let the others commit a turn first, so that a crash is laid at the right door
             claimed, _ = await self._claim(worker_id, places, 1, alone=True)
             self.alone = bool(claimed)
         if not claimed:
@@ -226,6 +237,10 @@ class Worker:
         for row in claimed:
             self.take(row)
         return len(claimed), due
+
+    def _unproved(self) -> bool:
+        """Whether something runs here that has not committed a turn under its claim: it might be what kills us."""
+        return any(not execution.proved for execution in self.executions.values())
 
     async def _claim(
         self, worker_id: bytes, places: list[tuple[str, int]], limit: int, *, alone: bool
@@ -354,8 +369,15 @@ class Worker:
 
     def cancel_handler(self, execution: Execution, call: Call) -> None:
         task = execution.running.get(call.key)
-        if task is not None and call.spec.signature.is_async:
-            task.cancel()
+        if task is None or not call.spec.signature.is_async:
+            return
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            if task.cancelled() and not execution.abandoned:  # before its first line, so it could not report back
+                self.guard(execution, execution.arrive, call, None, asyncio.CancelledError("cancelled before it began"))
+
+        task.add_done_callback(ended)
+        task.cancel()
 
     def lost(self, execution: Execution, outcome: Outcome | BaseException) -> None:
         """The turn is not ours to take, or nobody can say what became of it: write nothing, stop its handlers.

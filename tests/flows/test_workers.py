@@ -1,0 +1,135 @@
+"""Workers come and go: what they held goes on elsewhere, and one that was fenced begins again."""
+
+import asyncio
+import threading
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from holdfast import Context, Holdfast, StepInfo
+from holdfast.testing import FakeProvider, Harness
+from tests.flows.support import query, until
+
+
+def make(url: str) -> Holdfast:
+    app = Holdfast(url)
+
+    @app.workflow("echo")
+    async def echo(ctx: Context, given: Any) -> Any:
+        return await ctx.step("echo", lambda x: x, given)
+
+    return app
+
+
+async def test_a_worker_that_was_fenced_begins_again_under_a_new_name(url: str) -> None:
+    app = make(url)
+    async with app, app.worker(poll_seconds=0.01) as worker:
+        first = worker.id
+        await app.service.store.release_worker(first, b"x" * 16, stopped=False)
+        for _ in range(3):  # whoever finds out, and however often it is said
+            worker.fenced(first)
+        await until(lambda: worker.id != first)
+        handle = await app.start("echo", 1)
+        assert await handle.result(timeout=20) == 1
+    rows = query(url, "select fenced_at, stopped_at from holdfast.workers order by started_at")
+    assert len(rows) == 2
+    assert all(fenced for fenced, _ in rows)
+
+
+async def test_a_fenced_worker_that_cannot_register_at_once_tries_until_it_can(url: str) -> None:
+    app = make(url)
+    async with app, app.worker(poll_seconds=0.01) as worker:
+        store = app.service.store
+        first, write, failures = worker.id, store.write, [1, 1]
+
+        async def flaky(name: str, **values: Any) -> int:
+            if name == "register_worker" and failures:
+                failures.pop()
+                raise ConnectionResetError("the database went away")
+            return await write(name, **values)
+
+        store.write = flaky  # type: ignore[method-assign]
+        with capture_logs():
+            await store.release_worker(first, b"x" * 16, stopped=False)
+            worker.fenced(worker.id)
+            handle = await app.start("echo", 1)
+            assert await handle.result(timeout=20) == 1
+        assert not failures
+
+
+async def test_a_worker_that_stops_hands_back_what_it_has_not_finished(url: str) -> None:
+    app = make(url)
+    begun, release = threading.Event(), threading.Event()
+
+    @app.workflow("slow")
+    async def slow(ctx: Context) -> str:
+        await ctx.step("first", lambda: 1)
+
+        def block() -> None:
+            begun.set()
+            release.wait(20)
+
+        await ctx.step("block", block)
+        return "done"
+
+    async with app:
+        scope = app.worker(poll_seconds=0.01)
+        worker = await scope.__aenter__()
+        handle = await app.start("slow")
+        await asyncio.to_thread(begun.wait, 20)
+        app.service.workers.remove(worker)
+        await worker.stop(timeout=0.0)
+        release.set()
+        assert query(url, "select locked_by from holdfast.instances") == [(None,)]
+        async with app.worker(poll_seconds=0.01):
+            assert await handle.result(timeout=20) == "done"
+        assert [e.type for e in await handle.history()].count("STEP_COMPLETED") == 2
+
+
+async def test_closing_with_an_effect_under_way_leaves_it_unknown_and_loses_no_evidence(
+    url: str, provider: FakeProvider
+) -> None:
+    began = threading.Event()
+    release = threading.Event()
+    app = Holdfast(url)
+
+    def pay(info: StepInfo) -> Any:
+        began.set()
+        release.wait(20)
+        return provider.call(info.idempotency_key)
+
+    @app.workflow("pay")
+    async def workflow(ctx: Context) -> Any:
+        return await ctx.effect("pay", pay)
+
+    async with app:
+        scope = app.worker(poll_seconds=0.01)
+        worker = await scope.__aenter__()
+        handle = await app.start("pay")
+        await asyncio.to_thread(began.wait, 20)
+        app.service.workers.remove(worker)
+        await worker.stop(timeout=0.0)
+        release.set()
+        async with Harness(app, url=url) as harness:
+            harness.clock.micros = app.service.store.now() + 60_000_000
+            await harness.run_until_idle()
+            assert (await harness.instance(handle.id).status()).status == "waiting"
+            assert [view.state for view in await harness.effects.list()] == ["outcome_unknown"]
+    assert len(provider.calls) <= 1
+
+
+async def test_two_workers_share_the_work_and_nothing_runs_twice(url: str) -> None:
+    ran: list[int] = []
+    one, two = Holdfast(url), Holdfast(url)
+    for app in (one, two):
+
+        @app.workflow("count")
+        async def count(ctx: Context, n: int) -> int:
+            for _ in range(3):
+                await ctx.step("count", lambda: ran.append(n), thread=False)
+            return n
+
+    async with one, two, one.worker(concurrency=5, poll_seconds=0.01), two.worker(concurrency=5, poll_seconds=0.01):
+        handles = await one.start_many("count", range(40))
+        assert [await handle.result(timeout=30) for handle in handles] == list(range(40))
+    assert sorted(ran) == sorted([*range(40)] * 3)
