@@ -540,13 +540,13 @@ def test_a_killed_dev_goes_on_where_it_was(tmp_path: Path, processes: Callable[.
     runner = CliRunner(env={"HOLDFAST_DATABASE_URL": f"sqlite:///{tmp_path}/.holdfast/holdfast.db"})
     [order] = json.loads(runner.invoke(cli, ["instances", "list", "-o", "json"]).stdout)
     assert "order v1\n" in second.out.read_text()
-    assert first.seen("step_failed", instance=order["id"], step="reserve", attempt=1)
-    assert first.seen("step_completed", instance=order["id"], step="reserve", attempt=2)
+    assert first.seen("step_failed", instance_id=order["id"], step="reserve", attempt=1)
+    assert first.seen("step_completed", instance_id=order["id"], step="reserve", attempt=2)
 
     assert runner.invoke(cli, ["signal", order["id"], "confirmed", "--payload", '{"ok": true}']).exit_code == 0
-    second.wait_for("instance_completed", instance=order["id"])
-    assert second.seen("timer_fired", instance=order["id"])
-    assert second.seen("step_completed", instance=order["id"], step="ship")
+    second.wait_for("instance_completed", instance_id=order["id"])
+    assert second.seen("timer_fired", instance_id=order["id"])
+    assert second.seen("step_completed", instance_id=order["id"], step="ship")
     assert not second.seen("step_completed", step="reserve")
     assert second.send(signal.SIGINT) == 0
     assert second.seen("worker_stopped")
@@ -601,7 +601,7 @@ def test_a_step_that_never_ends_is_handed_back_when_the_grace_is_over(
     at = {"HOLDFAST_APP": shop.app, "HOLDFAST_DATABASE_URL": shop.url}
     worker = processes("worker", "--grace", "0.2", "--verbose", **at)
     id_ = shop.start("stuck")
-    worker.wait_for("instance_started", instance=id_)
+    worker.wait_for("instance_started", instance_id=id_)
     assert worker.send(signal.SIGINT) == 0
     assert [one["holds"] for one in shop.json("workers", "list")] == [0]
 
@@ -610,7 +610,7 @@ def test_asked_twice_it_stops_at_once(shop: Shop, processes: Callable[..., Proce
     at = {"HOLDFAST_APP": shop.app, "HOLDFAST_DATABASE_URL": shop.url}
     worker = processes("worker", "--grace", "3600", "--verbose", **at)
     id_ = shop.start("stuck")
-    worker.wait_for("instance_started", instance=id_)
+    worker.wait_for("instance_started", instance_id=id_)
     worker.process.send_signal(signal.SIGINT)
     wait_until(lambda: "stopping" in worker.log.read_text(), lambda: worker.log.read_text())
     assert worker.send(signal.SIGINT) == 130

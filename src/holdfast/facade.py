@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Self, TypeVar
 
 import apsw
-from uuid_utils import uuid4
+from uuid_utils import uuid7
 
 from holdfast.app import effects, instances
 from holdfast.app.dead_letters import DeadLetterView, list_dead_letters
@@ -82,7 +82,7 @@ class Handle:
 
 def _event_id(given: str | None) -> str:
     if given is None:
-        return uuid4().hex
+        return uuid7().hex  # in the order of sending, also within one moment of the clock
     if not isinstance(given, str) or not 1 <= len(given) <= 200 or storable(given) != given:
         raise BadInput(f"event id is {given!r}: expected a text of 1 to 200 characters")
     return given

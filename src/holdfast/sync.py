@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.engine.errors import HoldfastError
 
 if TYPE_CHECKING:
+    from holdfast.app.dead_letters import DeadLetterView
+    from holdfast.app.effects import EffectView
     from holdfast.app.instances import HistoryEntry, InstanceView
-    from holdfast.facade import Handle, Holdfast, Tenant
+    from holdfast.app.verify import Verdict
+    from holdfast.app.workers import WorkerView
+    from holdfast.facade import Effects, Handle, Holdfast, Tenant
 
 T = TypeVar("T")
 
@@ -61,6 +65,30 @@ class SyncTenant:
 
     def instances(self, **options: Any) -> list[InstanceView]:
         return self._sync.run(self._tenant.instances(**options))
+
+    def dead_letters(self, **options: Any) -> list[DeadLetterView]:
+        return self._sync.run(self._tenant.dead_letters(**options))
+
+    @property
+    def effects(self) -> SyncEffects:
+        return SyncEffects(self._sync, self._tenant.effects)
+
+
+class SyncEffects:
+    """The effect desk for blocking callers."""
+
+    def __init__(self, sync: Sync, effects: Effects) -> None:
+        self._sync = sync
+        self._effects = effects
+
+    def list(self, **options: Any) -> list[EffectView]:
+        return self._sync.run(self._effects.list(**options))
+
+    def show(self, effect: str) -> EffectView:
+        return self._sync.run(self._effects.show(effect))
+
+    def resolve(self, effect: str, resolution: str, *, actor: str, reason: str, **options: Any) -> None:
+        self._sync.run(self._effects.resolve(effect, resolution, actor=actor, reason=reason, **options))
 
 
 class Sync:
@@ -128,3 +156,16 @@ class Sync:
 
     def instances(self, *, tenant: str = "default", **options: Any) -> list[InstanceView]:
         return self.tenant(tenant).instances(**options)
+
+    def dead_letters(self, *, tenant: str = "default", **options: Any) -> list[DeadLetterView]:
+        return self.tenant(tenant).dead_letters(**options)
+
+    @property
+    def effects(self) -> SyncEffects:
+        return self.tenant("default").effects
+
+    def workers(self, limit: int = 100) -> list[WorkerView]:
+        return self.run(self._holdfast.workers(limit))
+
+    def verify(self) -> Verdict:
+        return self.run(self._holdfast.verify())

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,3 +88,13 @@ async def test_a_running_loop_may_use_the_blocking_facade_from_a_thread(url: str
             return len(sync.instances())
 
     assert await asyncio.to_thread(use) == 1
+
+
+def test_blocking_callers_reach_the_desk_the_workers_and_verify(tmp_path: Path) -> None:
+    hf = Holdfast(f"sqlite:///{tmp_path / 'sync.db'}")
+    with hf.sync as sync:
+        assert sync.effects.list() == []
+        assert sync.tenant("acme").effects.list(state=None) == []
+        assert sync.dead_letters() == []
+        assert sync.workers() == []
+        assert sync.verify().faults == []
