@@ -8,7 +8,7 @@ BIN     := .venv/bin
 READY   := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench mutants lock clean
+.PHONY: help run test check bench mutants faults lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -30,6 +30,9 @@ bench: $(READY) ## compare Holdfast with its peers
 
 mutants: $(READY) ## remove each guard in turn and see a test fail
 	$(BIN)/python tests/mutants.py $(ARGS)
+
+faults: $(READY) ## kill, pause and cut off real workers for a while, and audit; ARGS="--kills 2000" asks for more
+	$(BIN)/python -m tests.processes.long $(ARGS)
 
 # The stamp is written last, so an interrupted set-up starts over.
 $(READY): requirements/run.txt requirements/dev.txt pyproject.toml

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.engine.turns import NewEvent, NewInstance, Outcome, Turn
 from holdfast.store.committer import Committer
+from holdfast.store.sqlite import SqliteStore
 from tests.store.support import (
     a_turn,
     a_worker,
@@ -219,7 +220,7 @@ def test_no_batch_moves_and_wakes_one_row_and_each_instance_keeps_its_order(
     asked: list[tuple[str, int, int]], writers: int
 ) -> None:
     async def run() -> None:
-        committer = Committer(None)  # type: ignore[arg-type]
+        committer = Committer(SqliteStore("sqlite:///never-opened.db"))
         for number, (kind, who, whom) in enumerate(asked):
             committer.submit(a_made_turn(kind, who, whom, number), lambda outcome: None)
         order: dict[bytes, list[int]] = {}

@@ -17,16 +17,14 @@ from holdfast.store.port import Store
 
 log = structlog.get_logger("holdfast.committer")
 Done = Callable[[Outcome | BaseException], None]
-BATCH_LIMIT = 1000
 # Beyond this a caller is better served by an error that says "not known yet" than by silence.
 GIVE_UP_SECONDS = 30.0
 
 
 class Committer:
-    def __init__(self, store: Store, worker_id: bytes | None = None, *, writers: int = 2) -> None:
+    def __init__(self, store: Store, worker_id: bytes | None = None) -> None:
         self.store = store
         self.worker_id = worker_id
-        self._writers = writers
         self._pending: deque[tuple[Turn, Done]] = deque()
         self._busy: list[tuple[set[bytes], set[bytes]]] = []  # instances moved and woken by batches under way
         self._more = asyncio.Event()
@@ -38,7 +36,7 @@ class Committer:
         self.turns = 0
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._run()) for _ in range(self._writers)]
+        self._tasks = [asyncio.create_task(self._run()) for _ in range(self.store.writers)]
 
     async def close(self) -> None:
         await self._idle.wait()
@@ -108,7 +106,7 @@ class Committer:
         busy_moved = set().union(*(m for m, _ in self._busy)) if self._busy else set()
         busy_woken = set().union(*(w for _, w in self._busy)) if self._busy else set()
         pending = self._pending
-        while pending and len(taken) < BATCH_LIMIT:
+        while pending and len(taken) < self.store.batch_limit:
             item = pending.popleft()
             turn = item[0]
             mine = turn.instance_id if turn.history else None

@@ -78,7 +78,9 @@ class Hints:
             self._connection = None
             await asyncio.sleep(1.0)
 
-    def _heard(self, _connection: Any, _pid: int, _channel: str, words: str) -> None:
+    def _heard(self, connection: Any, pid: int, _channel: str, words: str) -> None:
+        if pid == connection.get_server_pid():
+            return  # our own word: whoever is here was told directly
         if words.startswith("w"):
             words = words[1:]
             self._heard_work()

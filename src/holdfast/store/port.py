@@ -69,6 +69,8 @@ class Store(Protocol):
     url: str
     dialect: str
     clock: Callable[[], int] | None
+    writers: int  # how many batches may be on their way at once
+    batch_limit: int  # how many turns one of them may hold
 
     async def open(self, *, migrate: bool) -> None: ...
     async def close(self) -> None: ...

@@ -98,11 +98,13 @@ class PostgresCommits:
 
 class PostgresStore:
     dialect = "postgres"
+    # Smaller batches, several at once: the server works on one while we work on the answers of another.
+    batch_limit = 128
 
-    def __init__(self, url: str, *, writers: int = 2, readers: int = 4) -> None:
+    def __init__(self, url: str, *, writers: int = 3, readers: int = 4) -> None:
         self.url = url
+        self.writers = writers
         self.clock: Callable[[], int] | None = None
-        self._writer_count = writers
         self._reader_count = readers
         self._writers: asyncio.LifoQueue[PostgresCommits | None] = asyncio.LifoQueue()
         self._clock = (0, 0)
@@ -118,14 +120,14 @@ class PostgresStore:
             await migrate_postgres(self.url, apply=migrate)
             self._pool = await asyncpg.create_pool(
                 self.url, min_size=1, max_size=self._reader_count, reset=_keep_session,
-                server_settings=WRITER_SETTINGS | {"plan_cache_mode": "auto"}, command_timeout=60,
+                server_settings=WRITER_SETTINGS, command_timeout=60,
             )  # fmt: skip
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             raise StoreUnavailable(
                 f"cannot open PostgreSQL at {shown_url(self.url)}: {error}: check that the server runs and the "
                 "URL, user and database are right"
             ) from error
-        for _ in range(self._writer_count):
+        for _ in range(self.writers):
             self._writers.put_nowait(None)
         await self.synchronise_clock()
 

@@ -169,6 +169,9 @@ class SqliteCommits:
 
 class SqliteStore:
     dialect = "sqlite"
+    # One writer at a time anyway: the larger the batch, the smaller its share of the fsync.
+    writers = 2
+    batch_limit = 1000
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -50,7 +50,6 @@ class Worker:
         queue: str = "default", poll_seconds: float = 1.0, payload_limit: int = codec.PAYLOAD_LIMIT,
         verbose: bool = False, threads: int = 32, seed: int | None = None,
         on_ended: Callable[[bytes], None] | None = None, on_committed: Callable[[Turn], None] | None = None,
-        committer_writers: int = 2,
     ) -> None:  # fmt: skip
         self.store = store
         self.registry = registry
@@ -71,12 +70,12 @@ class Worker:
         self._make_liveness = liveness
         self._on_ended = on_ended
         self._on_committed = on_committed
-        self._writers = committer_writers
         self._timers: list[tuple[int, bytes]] = []  # when to look at which of our executions
         self.salt = salts().__next__
         self._tasks: set[asyncio.Task[Any]] = set()
         self._main: asyncio.Task[None] | None = None
         self._suspects_at = 0.0
+        self._more_likely = True  # the last claim found something, so room is worth filling at once
         self._pause = POLL_FIRST
         self._claims_in_doubt = False
         self.look_seconds = 0.25  # how often events of other processes for instances running here are looked for
@@ -106,7 +105,7 @@ class Worker:
         except BaseException:
             await self.liveness.forget()
             raise
-        self.committer = Committer(self.store, self.id, writers=self._writers)
+        self.committer = Committer(self.store, self.id)
         self.committer.on_batch = self._batch_committed
         self.committer.start()
         self.liveness.start(partial(self.fenced, self.id))
@@ -234,6 +233,7 @@ class Worker:
             claimed, due = await self._claim(worker_id, places, room, alone=False)
         if worker_id != self.id:
             return 0, None  # fenced meanwhile: these claims went with the old incarnation
+        self._more_likely = bool(claimed)
         for row in claimed:
             self.take(row)
         return len(claimed), due
@@ -411,7 +411,7 @@ class Worker:
         self.executions.pop(execution.id, None)
         if ended and self._on_ended is not None:
             self._on_ended(execution.id)
-        if len(self.executions) <= self.concurrency * 3 // 4:
+        if self._more_likely and len(self.executions) <= self.concurrency * 3 // 4:
             self.wakeup.set()
 
     def _batch_committed(self, turns: list[Turn]) -> None:
