@@ -77,6 +77,7 @@ class Worker:
         self._suspects_at = 0.0
         self._more_likely = True  # the last claim found something, so room is worth filling at once
         self._pause = POLL_FIRST
+        self._claimed_at = 0  # the clock when due work was last asked for
         self._claims_in_doubt = False
         self.look_seconds = 0.25  # how often events of other processes for instances running here are looked for
         self._looked_at = 0.0
@@ -197,10 +198,13 @@ class Worker:
         """Until somebody wakes us, the next timer falls due, or it is time to poll: polling is the truth."""
         seconds = self._pause = min(self._pause * 2, self.poll_seconds)
         for at in (due, self._timers[0][0] if self._timers else None):
-            if at is not None:
-                # What is due and was not claimed is another's, or waits to run alone: look again, but not at once.
-                left = (at - self.now()) / 1_000_000
-                seconds = min(seconds, left + 0.001 if left > 0 else POLL_FIRST)
+            if at is None:
+                continue
+            if at <= self._claimed_at:
+                # It was due and was not claimed: another's, or it waits to run alone. Look again, but not at once.
+                seconds = min(seconds, POLL_FIRST)
+            else:  # it falls due, or just did: another process's clock may be a little ahead of ours
+                seconds = min(seconds, max(0.0, (at - self.now()) / 1_000_000) + 0.001)
         if self.wakeup.is_set():
             self.wakeup.clear()
             return
@@ -221,6 +225,7 @@ class Worker:
         if room <= 0 or self.stopping:
             return 0, None
         worker_id = self.id
+        self._claimed_at = self.now()
         places = self.registry.places()
         claimed: list[Claimed] = []
         due = None
