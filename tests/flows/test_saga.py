@@ -311,13 +311,17 @@ async def test_a_step_that_waits_for_its_next_attempt_does_not_hold_up_a_cancel(
 
 async def test_a_cancel_that_arrives_just_as_a_step_is_started_is_carried_out(harness: Harness) -> None:
     undone: list[str] = []
+    go = threading.Event()
+
+    def first() -> bool:
+        return go.wait(30)
 
     async def hang() -> None:
         await asyncio.Event().wait()
 
     @harness.workflow("waiting")
     async def workflow(ctx: Context) -> None:
-        await ctx.step("first", lambda: 1, compensate=lambda: undone.append("first"))
+        await ctx.step("first", first, compensate=lambda: undone.append("first"))
         await ctx.step("hang", hang)
 
     worker = harness.test_worker
@@ -327,6 +331,7 @@ async def test_a_cancel_that_arrives_just_as_a_step_is_started_is_carried_out(ha
     await until(lambda: any(e.running for e in worker.executions.values()), harness)
     [execution] = worker.executions.values()
     gate.opened.clear()
+    go.set()  # not before the gate is closed: its commit must be held
     await until(lambda: execution.committing and gate.held, harness)  # "first" is done, "hang" starts after the commit
     await handle.cancel("enough")
     await until(lambda: execution.events, harness)
