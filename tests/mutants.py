@@ -48,8 +48,6 @@ MUTANTS = [
     Mutant("a taken seq is not noticed (version, SQLite)", "store/sqlite.py",
            "except apsw.ConstraintError as error:\n                raise _Lost from error",
            "except apsw.ConstraintError:\n                pass", "tests/store tests/spine -k sqlite"),
-    Mutant("the row count of changes is not checked", "store/sqlite.py",
-           "if len(changed) != len(batch.changes):", "if False:", "tests/store tests/spine -k sqlite"),
     Mutant("the row count of claims' guards is not checked", "store/sqlite.py",
            "!= len(guards):\n                raise _Lost", "< 0:\n                raise _Lost",
            "tests/store tests/spine -k sqlite"),

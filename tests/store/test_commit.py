@@ -220,3 +220,13 @@ async def test_a_start_with_a_taken_business_key_moves_nothing(store: Any) -> No
     assert await put(store, first, second, elsewhere) == [Outcome.COMMITTED, Outcome.MOVED, Outcome.COMMITTED]
     [found] = await store.fetch("find_business_key", tenant_id="acme", definition_key="work", business_key="k")
     assert bytes(found[0]) == first.id
+
+
+async def test_a_worker_that_is_fenced_but_still_named_in_the_claim_writes_nothing(store: Any) -> None:
+    """Between the fence and the release of its claims a batch may slip in: the fence alone must stop it."""
+    worker_id, one = await claimed_one(store)
+    await store.write("fence_worker", now=store.now(), by=an_id(), worker_id=worker_id)
+    assert (await row_of(store, one))["locked_by"] == worker_id
+    assert await store.commit(worker_id, [a_turn(store, one)]) == [Outcome.FENCED]
+    assert await store.commit(worker_id, [ending(store, one, a_turn(store, one))]) == [Outcome.FENCED]
+    assert await history_of(store, one) == []
