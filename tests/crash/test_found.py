@@ -11,6 +11,7 @@ import pytest
 
 from holdfast import Context, Holdfast, HoldfastError, Rejected, StepInfo
 from holdfast.testing import FakeProvider, Harness
+from tests.crash.machinery import Meddler, StillLiveness, kill
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -101,3 +102,65 @@ async def test_a_transaction_handler_cannot_call_holdfast(url: str) -> None:
         await test.run_until_idle()
         assert seen == ["refused"]
         assert (await test.instance(await handle.result(0)).status()).status == "completed"
+
+
+def still(app: Holdfast, url: str, meddler: Meddler | None = None) -> Harness:
+    """A harness whose worker is dead only when the test says so."""
+    stores: list[Any] = []
+
+    def wrap(store: Any) -> Any:
+        stores.append(store)
+        return meddler.wrap(store) if meddler is not None else store
+
+    return Harness(app, url=url, wrap_store=wrap, liveness=lambda id_: StillLiveness(stores[0], id_))
+
+
+async def test_a_step_in_flight_when_its_worker_died_is_settled_and_undone_by_a_cancel(url: str) -> None:
+    hf = Holdfast("sqlite:///unused.db")
+    calls: list[str] = []
+    undone: list[str] = []
+
+    async def reserve() -> str:
+        calls.append("reserve")
+        if len(calls) == 1:
+            await asyncio.Event().wait()
+        return "hold"
+
+    async def release(hold: str) -> None:
+        undone.append(hold)
+
+    @hf.workflow("reserve")
+    async def workflow(ctx: Context) -> None:
+        await ctx.step("reserve", reserve, compensate=release)
+
+    first = still(hf, url)
+    await first.open()
+    handle = await first.start("reserve")
+    assert first.test_worker is not None
+    await first.test_worker.run_once()
+    while not calls:
+        await asyncio.sleep(0)
+    lost = first.test_worker.id
+    await kill(first, asyncio.create_task(asyncio.sleep(0)))
+    async with still(hf, url) as second:
+        assert second.test_worker is not None
+        await second.instance(handle.id).cancel("enough")
+        await second.service.store.release_worker(lost, second.test_worker.id, stopped=False)
+        await second.run_until_idle()
+        assert (await second.instance(handle.id).status()).status == "cancelled"
+    assert (calls, undone) == (["reserve", "reserve"], ["hold"])
+
+
+async def test_a_claim_whose_reply_was_lost_is_let_go_by_the_worker_that_made_it(url: str) -> None:
+    hf = Holdfast("sqlite:///unused.db")
+
+    @hf.workflow("plain")
+    async def workflow(ctx: Context) -> int:
+        return 7
+
+    async with still(hf, url, Meddler(("claim",), 1, "lost_reply")) as test:
+        handle = await test.start("plain")
+        with pytest.raises(TimeoutError):
+            await test.run_until_idle()
+        await test.run_until_idle()
+        assert await handle.result(0) == 7

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -94,7 +95,6 @@ def test_an_annotation_that_json_does_not_know_gives_plain_json() -> None:
 
 
 def test_pydantic_models_go_in_and_come_back_without_depending_on_pydantic() -> None:
-    pydantic = pytest.importorskip("pydantic")
     Order = pydantic.create_model("Order", id=(int, ...), at=(datetime, ...))
     order = Order(id=5, at=datetime(2026, 1, 5, tzinfo=UTC))
     assert decode(encode(order)) == {"id": 5, "at": "2026-01-05T00:00:00Z"}
@@ -125,7 +125,6 @@ def test_a_number_json_cannot_carry_is_refused_wherever_it_hides(
 
 
 def test_a_number_json_cannot_carry_is_refused_in_a_pydantic_model() -> None:
-    pydantic = pytest.importorskip("pydantic")
     with pytest.raises(NotJson, match="holds nan"):
         encode(pydantic.create_model("Price", value=(float, ...))(value=float("nan")))
 
