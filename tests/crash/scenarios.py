@@ -88,6 +88,18 @@ async def play_sequence(test: Harness, world: World) -> None:
     await end(test)
 
 
+@scenario("sequence claimed from birth", build_sequence)
+async def play_claimed_from_birth(test: Harness, world: World) -> None:
+    """Two starts whose claims come with them, as with a worker in the starter's own process."""
+    worker = test.test_worker
+    assert worker is not None
+    await test.run_until_idle()  # a worker that has just found nothing to claim
+    worker.claims_starts = True
+    await start(test, world, "sequence", 1)
+    await start(test, world, "sequence", 2, key="two")
+    await end(test)
+
+
 def build_retry(hf: Holdfast, world: World, dialect: str) -> None:
     def flaky() -> str:
         world.did("flaky")

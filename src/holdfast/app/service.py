@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Protocol
 
 from holdfast.app.registry import Registry
 from holdfast.engine.errors import Backlogged, HoldfastError
-from holdfast.engine.turns import Outcome, Turn
+from holdfast.engine.turns import Change, NewInstance, Outcome, Turn
 from holdfast.store.committer import Committer
 from holdfast.store.port import Store
 
@@ -18,15 +18,28 @@ BACKLOG_SECONDS = 0.5
 IN_TRANSACTION: ContextVar[bool] = ContextVar("holdfast_in_transaction", default=False)
 
 
+class WorkerHere(Protocol):
+    """What the doors ask of a worker in their own process."""
+
+    id: bytes
+
+    def has_room_for(self, born: NewInstance) -> bool: ...
+    def expect(self, born: NewInstance) -> None: ...
+    def born(self, born: NewInstance, outcome: Outcome | BaseException) -> None: ...
+    def runs(self, tenant_id: str, id_: bytes) -> bool: ...
+    def more_work(self) -> None: ...
+    def event_for(self, instance_id: bytes) -> None: ...
+
+
 class Waiters:
-    """Callers in this process that wait for an instance to end."""
+    """Callers in this process that wait for an instance to end. They are told how, if it ended here."""
 
     def __init__(self) -> None:
-        self._waiting: dict[bytes, list[asyncio.Future[None]]] = {}
+        self._waiting: dict[bytes, list[asyncio.Future[Change | None]]] = {}
 
     @contextmanager
-    def waiting(self, id_: bytes) -> Iterator[asyncio.Future[None]]:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def waiting(self, id_: bytes) -> Iterator[asyncio.Future[Change | None]]:
+        future: asyncio.Future[Change | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(id_, []).append(future)
         try:
             yield future
@@ -37,21 +50,22 @@ class Waiters:
             if not queue:
                 self._waiting.pop(id_, None)
 
-    async def wait(self, future: asyncio.Future[None], seconds: float) -> None:
+    async def wait(self, future: asyncio.Future[Change | None], seconds: float) -> Change | None:
+        """The change that ended it; None when the time is up or it ended elsewhere: then look."""
         handle = asyncio.get_running_loop().call_later(seconds, _finish, future)
         try:
-            await future
+            return await future
         finally:
             handle.cancel()
 
-    def ended(self, id_: bytes) -> None:
+    def ended(self, id_: bytes, ending: Change | None = None) -> None:
         for future in self._waiting.get(id_, ()):
-            _finish(future)
+            _finish(future, ending)
 
 
-def _finish(future: asyncio.Future[None]) -> None:
+def _finish(future: asyncio.Future[Change | None], ending: Change | None = None) -> None:
     if not future.done():
-        future.set_result(None)
+        future.set_result(ending)
 
 
 class Service:
@@ -63,7 +77,7 @@ class Service:
         self._backlog: dict[str, tuple[float, int]] = {}
         self.committer = Committer(store)
         self.waiters = Waiters()
-        self.workers: list[Any] = []
+        self.workers: list[WorkerHere] = []
 
     async def commit(self, turn: Turn) -> Outcome:
         if IN_TRANSACTION.get():
@@ -71,9 +85,29 @@ class Service:
                 "a transaction handler cannot call Holdfast: on SQLite it would wait for itself, and anywhere its word "
                 "would outlive a rollback; return first, or start(connection=tx) what must commit with it"
             )
-        outcome = await self.committer.commit(turn)
-        self.stirred(turn)
-        return outcome
+        return await self.committer.commit(turn, lambda _: self.stirred(turn))
+
+    async def start(self, born: NewInstance) -> Outcome:
+        """Commit a start. A worker here that has nothing better to do gets the claim in the same commit."""
+        claimant = next((worker for worker in self.workers if worker.has_room_for(born)), None)
+        if claimant is None:
+            return await self.commit(Turn(born.tenant_id, born.id, starts=[born]))
+        return await self._start_claimed(claimant, born._replace(claimed_by=claimant.id))
+
+    async def _start_claimed(self, claimant: WorkerHere, born: NewInstance) -> Outcome:
+        turn = Turn(born.tenant_id, born.id, starts=[born])
+
+        def told(outcome: Outcome | BaseException) -> None:
+            claimant.born(born, outcome)
+            if outcome is not Outcome.CLAIMED:
+                self.stirred(turn)
+
+        claimant.expect(born)
+        return await self.committer.commit(turn, told)
+
+    def runs_here(self, tenant_id: str, id_: bytes) -> bool:
+        """Whether a worker in this process is at it, and so will say how it ends."""
+        return any(worker.runs(tenant_id, id_) for worker in self.workers)
 
     async def check_backlog(self, queue: str, more: int) -> None:
         """Refuse a start that would wait behind too many others. The count may be half a second old."""
@@ -95,7 +129,7 @@ class Service:
         """After a commit: wake the workers here and hint to those elsewhere. Only a hint: they poll anyway."""
         for worker in self.workers:
             if turn.starts:
-                worker.wakeup.set()
+                worker.more_work()
             for event in turn.events:
                 worker.event_for(event.instance_id)
         self.store.hint(turn)

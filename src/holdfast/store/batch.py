@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.engine.history import HistoryRow
-from holdfast.engine.turns import Change, Consumed, DeadLetter, EffectRow, NewEvent, NewInstance, Turn
+from holdfast.engine.turns import Change, Consumed, DeadLetter, EffectRow, NewEvent, NewInstance, Outcome, Turn
 
 
 class Batch:
@@ -38,3 +38,10 @@ class Batch:
                 self.effects.extend(turn.effects)
             if turn.dead_letters:
                 self.dead_letters.extend(turn.dead_letters)
+
+
+def with_claim(turn: Turn) -> Outcome:
+    """What a committed turn is told whose instance is found claimed: a start has its worker, a release its reason."""
+    if turn.change is not None:
+        return Outcome.WOKEN if turn.change.release else Outcome.COMMITTED
+    return Outcome.CLAIMED if not turn.history and turn.starts else Outcome.COMMITTED

@@ -49,10 +49,13 @@ class Committer:
         self._idle.clear()
         self._more.set()
 
-    async def commit(self, turn: Turn) -> Outcome:
+    async def commit(self, turn: Turn, told: Done | None = None) -> Outcome:
+        """`told` hears of the outcome first, and also when nobody waits for this any more."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
         def done(outcome: Outcome | BaseException) -> None:
+            if told is not None:
+                told(outcome)
             if future.done():
                 return
             if isinstance(outcome, BaseException):

@@ -89,4 +89,4 @@ class Hints:
 
     def _heard_work(self) -> None:
         for worker in self.service.workers:
-            worker.wakeup.set()
+            worker.more_work()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from holdfast.engine.turns import Outcome, Turn
+from holdfast.engine.turns import NewInstance, Outcome, Turn
 
 
 class PastRow(NamedTuple):
@@ -57,6 +57,14 @@ def claimed(row: Row, past: list[PastRow], events: list[PendingEvent]) -> Claime
     return Claimed(*(*row, past, events))
 
 
+def claimed_at_birth(born: NewInstance) -> Claimed:
+    """The claim that came with the start itself: the first of its instance, and nothing has happened to it yet."""
+    return Claimed(
+        born.tenant_id, born.id, born.kind, born.definition_key, born.definition_version, "running", born.input, None,
+        1, 1, 0, born.parent_id, born.parent_step, born.trace_id, born.created_at, [], [],
+    )  # fmt: skip
+
+
 class HandlerRaised(Exception):
     """An author's transaction handler raised: everything it wrote is rolled back, and that is known."""
 
@@ -74,6 +82,7 @@ class Store(Protocol):
 
     async def open(self, *, migrate: bool) -> None: ...
     async def close(self) -> None: ...
+    async def warm_up(self) -> None: ...
     def now(self) -> int: ...
     async def commit(self, worker_id: bytes | None, turns: Sequence[Turn]) -> list[Outcome]: ...
     async def look_up(self, worker_id: bytes | None, turns: Sequence[Turn]) -> list[Outcome | None]: ...

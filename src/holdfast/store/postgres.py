@@ -12,7 +12,7 @@ import asyncpg
 
 from holdfast.engine.errors import BadDefinition, StoreUnavailable
 from holdfast.engine.turns import Outcome, Turn
-from holdfast.store.batch import Batch
+from holdfast.store.batch import Batch, with_claim
 from holdfast.store.hints import Hints
 from holdfast.store.literals import Pack, packers
 from holdfast.store.port import Claimed, HandlerRaised, PastRow, PendingEvent, claimed
@@ -61,7 +61,11 @@ def commit_sql(present: Sequence[bool]) -> str:
         + ",\n".join(part.strip() for part in parts)
         + "\nselect (select count(*) from won)"
         + (", (select array_agg(id) from changed where kept)" if change else ", null")
-        + (", (select count(*) from started)" if start else ", 0")
+        + (
+            ", (select count(*) from started), (select array_agg(id) from started where claimed)"
+            if start
+            else ", 0, null"
+        )
         + (", (select count(*) from sent)" if event else ", 0")
     )
 
@@ -74,6 +78,7 @@ class PostgresCommits:
         self._prepared: dict[tuple[bool, ...], tuple[Any, tuple[str, ...], dict[str, Pack]]] = {}
 
     async def run(self, worker_id: bytes | None, batch: Batch, now: int) -> tuple[int, set[bytes], int, int]:
+        """How many turns won, whose claim is kept or held from birth, how many starts and events were new."""
         rows: dict[str, Sequence[tuple[Any, ...]]] = {
             "first": batch.first, "more": batch.more, "change": batch.changes, "start": batch.starts,
             "event": batch.events, "consumed": batch.consumed, "effect": batch.effects, "dead": batch.dead_letters,
@@ -92,8 +97,8 @@ class PostgresCommits:
                 for number, column in enumerate(zip(*rows[part], strict=True), 1):
                     name = f"{part}_{number}"
                     values[name] = packs[name](column)
-        won, kept, started, sent = await prepared.fetchrow(*[values[name] for name in parameters])
-        return won, set(kept or ()), started, sent
+        won, kept, started, claimed, sent = await prepared.fetchrow(*[values[name] for name in parameters])
+        return won, {*(kept or ()), *(claimed or ())}, started, sent
 
 
 class PostgresStore:
@@ -140,6 +145,9 @@ class PostgresStore:
                 await commits.connection.close()
         if self._pool is not None:
             await self._pool.close()
+
+    async def warm_up(self) -> None:
+        """Before the first turns of a worker: nothing to do, the server keeps its log's files for use again."""
 
     async def connect(self) -> Any:
         return await asyncpg.connect(self.url, server_settings=WRITER_SETTINGS, command_timeout=60)
@@ -219,13 +227,15 @@ class PostgresStore:
         if won == len(batch.first) and started == len(batch.starts) and sent == len(batch.events):
             if not kept:
                 return [Outcome.COMMITTED] * len(batch.turns)
-            return [Outcome.WOKEN if t.change and t.instance_id in kept else Outcome.COMMITTED for t in batch.turns]
+            return [with_claim(t) if t.instance_id in kept else Outcome.COMMITTED for t in batch.turns]
         there = await self.look_up(worker_id, batch.turns)
         fenced = worker_id is not None and not await self.fetch("worker_is_live", worker_id=worker_id)
-        return [
-            outcome or (Outcome.FENCED if fenced and turn.fence else Outcome.MOVED)
-            for turn, outcome in zip(batch.turns, there, strict=True)
-        ]
+        outcomes = []
+        for turn, outcome in zip(batch.turns, there, strict=True):
+            if outcome is Outcome.COMMITTED and turn.instance_id in kept:
+                outcome = with_claim(turn)
+            outcomes.append(outcome or (Outcome.FENCED if fenced and turn.fence else Outcome.MOVED))
+        return outcomes
 
     async def look_up(self, worker_id: bytes | None, turns: Sequence[Turn]) -> list[Outcome | None]:
         """Which turns are there: found by the row that only this very turn could have written."""

@@ -20,12 +20,14 @@ import apsw
 
 from holdfast.engine.errors import BadDefinition, HoldfastError, StoreUnavailable
 from holdfast.engine.turns import Outcome, Turn
-from holdfast.store.batch import Batch
+from holdfast.store.batch import Batch, with_claim
 from holdfast.store.migrate import migrate_sqlite
 from holdfast.store.port import Claimed, HandlerRaised, PastRow, PendingEvent, claimed
 from holdfast.store.statements import statement, texts, translate
 
 T = TypeVar("T")
+CHECKPOINT_PAGES = 4000
+FILLER_BYTES = 1_000_000
 CHUNKS = (64, 16, 4, 1)  # rows per multi-row statement: few sizes, so that few statements are prepared
 
 
@@ -35,9 +37,27 @@ def connect(path: str) -> apsw.Connection:
     connection.execute("pragma journal_mode = wal")
     connection.execute(
         "pragma synchronous = full; pragma foreign_keys = on; pragma recursive_triggers = on;"
-        "pragma wal_autocheckpoint = 4000; pragma cache_size = -65536; pragma temp_store = memory"
+        f"pragma wal_autocheckpoint = {CHECKPOINT_PAGES}; pragma cache_size = -65536; pragma temp_store = memory"
     )
     return connection
+
+
+def lengthen_log(path: str) -> None:
+    """Bring the write-ahead log to its full length before it is needed: writing over a file's own blocks reaches the
+    disk in about half the time of lengthening it. A transaction larger than its cache spills there, then is undone."""
+    connection = connect(path)  # of its own: what it does to its cache is nobody else's business
+    try:
+        log = Path(path + "-wal")
+        missing = CHECKPOINT_PAGES * connection.pragma("page_size") - (log.stat().st_size if log.exists() else 0)
+        if missing <= 0:
+            return
+        connection.pragma("cache_size", 10)
+        connection.execute("begin immediate; create table holdfast_filler (content blob)")
+        for _ in range(missing // FILLER_BYTES + 1):
+            connection.execute("insert into holdfast_filler values (zeroblob(?))", (FILLER_BYTES,))
+        connection.execute("rollback")
+    finally:
+        connection.close()
 
 
 class WriterThread:
@@ -122,7 +142,9 @@ class SqliteCommits:
         return found
 
     def apply(self, connection: apsw.Connection, worker_id: bytes | None, batch: Batch, now: int) -> set[bytes]:
-        """Write the batch, or raise _Lost with nothing decided. Returns the instances whose claim is kept."""
+        """Write the batch, or raise _Lost with nothing decided.
+
+        Returns the instances whose claim is kept though it was to be handed back, and those born claimed."""
         kept: set[bytes] = set()
         if batch.first:
             assert worker_id is not None
@@ -149,6 +171,7 @@ class SqliteCommits:
             started = self.each_chunk(connection, "commit_starts", batch.starts)
             if len(started) != len(batch.starts) and facts_decide:
                 raise _Lost
+            kept.update(id_ for id_, claimed in started if claimed)
         if batch.events:
             sent = self.each_chunk(connection, "commit_events", batch.events)
             if len(sent) != len(batch.events) and facts_decide:
@@ -204,6 +227,11 @@ class SqliteStore:
             connection.close()
         self._writer = WriterThread(self.path)
         self._reader = WriterThread(self.path)
+
+    async def warm_up(self) -> None:
+        """Before the first turns of a worker."""
+        assert self._writer is not None
+        await self._writer.ask(lambda _: lengthen_log(self.path))
 
     async def close(self) -> None:
         for thread in (self._writer, self._reader):
@@ -477,9 +505,4 @@ class SqliteStore:
 
 
 def _committed(turns: Sequence[Turn], kept: set[bytes]) -> list[Outcome]:
-    if not kept:
-        return [Outcome.COMMITTED] * len(turns)
-    return [
-        Outcome.WOKEN if t.change is not None and t.change.release and t.instance_id in kept else Outcome.COMMITTED
-        for t in turns
-    ]
+    return [with_claim(t) if t.instance_id in kept else Outcome.COMMITTED for t in turns]

@@ -593,7 +593,7 @@ class Execution:
             if self.worker.verbose and self._change.completed_at is None:
                 self.worker.note(self, "waiting", on=self._change.waiting_on)
             self.replay.close()
-            self.worker.handed_back(self, self._change.completed_at is not None)
+            self.worker.handed_back(self, self._change if self._change.completed_at is not None else None)
             return
         ready, self._ready = self._ready, []
         for call in ready:

@@ -18,9 +18,9 @@ from uuid_utils import uuid4
 from holdfast.engine import codec, ids
 from holdfast.engine.effects import LEASE, LEASE_MARGIN
 from holdfast.engine.replay import Call
-from holdfast.engine.turns import Outcome, Turn
+from holdfast.engine.turns import Change, NewInstance, Outcome, Turn
 from holdfast.store.committer import Committer
-from holdfast.store.port import Claimed
+from holdfast.store.port import Claimed, claimed_at_birth
 from holdfast.worker import running
 from holdfast.worker.execution import Execution
 
@@ -49,7 +49,7 @@ class Worker:
         self, store: Store, registry: Registry, liveness: Callable[[bytes], Liveness], *, concurrency: int = 200,
         queue: str = "default", poll_seconds: float = 1.0, payload_limit: int = codec.PAYLOAD_LIMIT,
         verbose: bool = False, threads: int = 32, seed: int | None = None,
-        on_ended: Callable[[bytes], None] | None = None, on_committed: Callable[[Turn], None] | None = None,
+        on_ended: Callable[[bytes, Change], None] | None = None, on_committed: Callable[[Turn], None] | None = None,
     ) -> None:  # fmt: skip
         self.store = store
         self.registry = registry
@@ -79,6 +79,9 @@ class Worker:
         self._pause = POLL_FIRST
         self._claimed_at = 0  # the clock when due work was last asked for
         self._claims_in_doubt = False
+        self._expected: set[bytes] = set()  # being born with a claim of ours, on their way to disk
+        self._suspects = False  # instances wait to run alone
+        self.claims_starts = False  # whether a start in this process may come with our claim
         self.look_seconds = 0.25  # how often events of other processes for instances running here are looked for
         self._looked_at = 0.0
         self._again_as = b""  # the incarnation whose successor is on its way
@@ -90,6 +93,8 @@ class Worker:
     async def start(self, *, background: bool = True) -> None:
         await self._register()
         if background:
+            self.claims_starts = True
+            await self.store.warm_up()
             self._main = asyncio.create_task(self._run(), name="holdfast-worker")
 
     async def _register(self) -> None:
@@ -267,10 +272,43 @@ class Worker:
             return False
         found = await self.store.fetch("suspects", queue=self.queue, now=self.now())
         known = set(self.registry.places())
-        if any((key, version) in known for key, version in found):
-            return True
-        self._suspects_at = now + max(2.0, self.poll_seconds * 4)
-        return False
+        self._suspects = any((key, version) in known for key, version in found)
+        if not self._suspects:
+            self._suspects_at = now + max(2.0, self.poll_seconds * 4)
+        return self._suspects
+
+    # -- claims from birth
+
+    def has_room_for(self, born: NewInstance) -> bool:
+        """Whether a start in this process may come with our claim: only where it overtakes nobody."""
+        return (
+            self.claims_starts
+            and not (self.stopping or self.alone or self._suspects or self._more_likely)
+            and len(self.executions) + len(self._expected) < self.concurrency
+            and born.queue == self.queue
+            and born.run_at <= self.now()
+        )
+
+    def expect(self, born: NewInstance) -> None:
+        self._expected.add(born.id)
+
+    def born(self, born: NewInstance, outcome: Outcome | BaseException) -> None:
+        """What became of a start that was to come with our claim."""
+        self._expected.discard(born.id)
+        if outcome is Outcome.CLAIMED:
+            if born.claimed_by == self.id and not self.stopping:  # else whoever fenced us has put it back
+                self.take(claimed_at_birth(born))
+        elif outcome is not Outcome.MOVED:
+            self._claims_in_doubt = True  # the reply was lost: look for the claim, and let it go
+
+    def runs(self, tenant_id: str, id_: bytes) -> bool:
+        execution = self.executions.get(id_)
+        return execution is not None and execution.tenant_id == tenant_id
+
+    def more_work(self) -> None:
+        """Something may be there to claim."""
+        self._more_likely = True
+        self.wakeup.set()
 
     def take(self, claimed: Claimed) -> None:
         definition = self.registry.find(claimed.definition_key, claimed.definition_version)
@@ -341,7 +379,7 @@ class Worker:
         for tenant_id, id_, fence, woken in await self.store.fetch("held_claims", worker_id=worker_id):
             execution = self.executions.get(id_)
             if execution is None:
-                if self._claims_in_doubt:
+                if self._claims_in_doubt and id_ not in self._expected:
                     await self.store.write(
                         "release_claim", tenant_id=tenant_id, id=id_, fence=fence, worker_id=worker_id,
                         run_at=self.now(),
@@ -356,7 +394,7 @@ class Worker:
         if execution is not None:
             self.fetch_events(execution)
         else:
-            self.wakeup.set()
+            self.more_work()
 
     def fetch_events(self, execution: Execution) -> None:
         self.spawn(self._fetch_events(execution))
@@ -412,10 +450,10 @@ class Worker:
         if self._on_committed is not None:
             self._on_committed(turn)
 
-    def handed_back(self, execution: Execution, ended: bool) -> None:
+    def handed_back(self, execution: Execution, ended: Change | None) -> None:
         self.executions.pop(execution.id, None)
-        if ended and self._on_ended is not None:
-            self._on_ended(execution.id)
+        if ended is not None and self._on_ended is not None:
+            self._on_ended(execution.id, ended)
         if self._more_likely and len(self.executions) <= self.concurrency * 3 // 4:
             self.wakeup.set()
 

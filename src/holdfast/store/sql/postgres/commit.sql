@@ -70,19 +70,32 @@ changed as (
 )
 
 -- name: commit_starts
-started as (
+-- A start may name a worker that has room for it; locked like `me`, so that fencing either sees the claim or stops it.
+claimant as materialized (
+  select id from holdfast.workers
+  where tenant_id = '*' and id = any(:start_16::text::bytea[]) and fenced_at is null
+  for key share
+), started as (
   insert into holdfast.instances (tenant_id, id, kind, definition_key, definition_version, business_key, status,
-                                  queue, priority, run_at, input, parent_id, parent_step, trace_id, created_at)
-  select s.tenant_id, s.id, s.kind, s.definition_key, s.definition_version, s.business_key, 'pending',
-         s.queue, s.priority, s.run_at, s.input, s.parent_id, s.parent_step, s.trace_id, s.created_at
+                                  queue, priority, run_at, input, parent_id, parent_step, trace_id, created_at,
+                                  locked_by, locked_at, started_at, fence, attempts)
+  select s.tenant_id, s.id, s.kind, s.definition_key, s.definition_version, s.business_key,
+         case when claimant.id is null then 'pending' else 'running' end,
+         s.queue, s.priority, case when claimant.id is null then s.run_at end, s.input, s.parent_id, s.parent_step,
+         s.trace_id, s.created_at,
+         claimant.id, case when claimant.id is not null then s.created_at end,
+         case when claimant.id is not null then s.created_at end,
+         (claimant.id is not null)::integer, (claimant.id is not null)::integer
   from unnest(:start_1::text::text[], :start_2::text::bytea[], :start_3::text::text[], :start_4::text::text[], :start_5::text::integer[],
               :start_6::text::text[], :start_7::text::text[], :start_8::text::integer[], :start_9::text::bigint[], :start_10::text::bytea[],
-              :start_11::text::bytea[], :start_12::text::text[], :start_13::text::text[], :start_14::text::bigint[], :start_15::text::bytea[])
+              :start_11::text::bytea[], :start_12::text::text[], :start_13::text::text[], :start_14::text::bigint[], :start_15::text::bytea[],
+              :start_16::text::bytea[])
     as s(tenant_id, id, kind, definition_key, definition_version, business_key, queue, priority, run_at, input,
-         parent_id, parent_step, trace_id, created_at, by)
+         parent_id, parent_step, trace_id, created_at, by, claimed_by)
+  left join claimant on claimant.id = s.claimed_by
   where s.by is null or exists (select 1 from won where won.tenant_id = s.tenant_id and won.instance_id = s.by)
   on conflict do nothing
-  returning id
+  returning id, locked_by is not null as claimed
 )
 
 -- name: commit_events

@@ -32,14 +32,19 @@ returning id, locked_by is not null
 
 -- name: commit_starts
 with s(tenant_id, id, kind, definition_key, definition_version, business_key, queue, priority, run_at, input,
-       parent_id, parent_step, trace_id, created_at, by_id) as (values {rows})
+       parent_id, parent_step, trace_id, created_at, by_id, claimed_by) as (values {rows})
 insert into holdfast.instances (tenant_id, id, kind, definition_key, definition_version, business_key, status,
-                                queue, priority, run_at, input, parent_id, parent_step, trace_id, created_at)
-select s.tenant_id, s.id, s.kind, s.definition_key, s.definition_version, s.business_key, 'pending',
-       s.queue, s.priority, s.run_at, s.input, s.parent_id, s.parent_step, s.trace_id, s.created_at
-from s where true
+                                queue, priority, run_at, input, parent_id, parent_step, trace_id, created_at,
+                                locked_by, locked_at, started_at, fence, attempts)
+select s.tenant_id, s.id, s.kind, s.definition_key, s.definition_version, s.business_key,
+       iif(w.id is null, 'pending', 'running'), s.queue, s.priority, iif(w.id is null, s.run_at, null), s.input,
+       s.parent_id, s.parent_step, s.trace_id, s.created_at,
+       w.id, iif(w.id is null, null, s.created_at), iif(w.id is null, null, s.created_at), w.id is not null,
+       w.id is not null
+from s left join holdfast.workers w on w.tenant_id = '*' and w.id = s.claimed_by and w.fenced_at is null
+where true
 on conflict do nothing
-returning id
+returning id, locked_by is not null
 
 -- name: commit_events
 with e(tenant_id, instance_id, id, kind, name, payload, sent_at, by_id) as (values {rows})

@@ -1,0 +1,223 @@
+"""A start in a worker's own process comes with its claim, if that worker has nothing better to do."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from holdfast import Context, Holdfast, InstanceNotFound, ResultNotReady
+from holdfast.worker.worker import Worker
+from tests.flows.support import query, types, until
+from tests.support.auditor import assert_sound
+
+
+class App(Holdfast):
+    """Workflows that say when they run and wait until they may go on."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.go = asyncio.Event()
+        self.runs: list[Any] = []
+
+        async def note(given: Any) -> Any:
+            self.runs.append(given)
+            await self.go.wait()
+            return given
+
+        @self.workflow("note")
+        async def noted(ctx: Context, given: Any) -> Any:
+            return await ctx.step("note", note, given)
+
+        @self.workflow("other-queue", queue="slow")
+        async def slow(ctx: Context, given: Any) -> Any:
+            return given
+
+    def count_claims(self) -> list[int]:
+        """How many instances each claim from here on brings."""
+        counts: list[int] = []
+        claim = self.service.store.claim
+
+        async def counted(*args: Any, **options: Any) -> Any:
+            found = await claim(*args, **options)
+            counts.append(len(found[0]))
+            return found
+
+        self.service.store.claim = counted  # type: ignore[method-assign]
+        return counts
+
+
+async def idle(worker: Worker) -> None:
+    """The worker has looked for work and found none."""
+    await until(lambda: not worker._more_likely)
+
+
+async def test_a_start_beside_an_idle_worker_needs_no_claim(url: str) -> None:
+    app = App(url)
+    app.go.set()
+    async with app, app.worker() as worker:
+        await idle(worker)
+        claims = app.count_claims()
+        handles = [await app.start("note", n) for n in range(5)]
+        assert [await handle.result(timeout=20) for handle in handles] == [0, 1, 2, 3, 4]
+        assert sum(claims) == 0
+        assert await types(handles[0]) == ["INSTANCE_STARTED", "STEP_COMPLETED", "INSTANCE_COMPLETED"]
+    assert app.runs == [0, 1, 2, 3, 4]
+    await sound(url)
+
+
+async def test_what_a_full_worker_cannot_take_waits_and_is_claimed_as_room_is_made(url: str) -> None:
+    app = App(url)
+    async with app, app.worker(concurrency=3, poll_seconds=30) as worker:
+        await idle(worker)
+        handles = await app.start_many("note", range(10))
+        await until(lambda: len(app.runs) == 3)
+        assert len(worker.executions) == 3
+        app.go.set()
+        assert sorted([await handle.result(timeout=20) for handle in handles]) == list(range(10))
+    assert sorted(app.runs) == list(range(10))
+    await sound(url)
+
+
+async def test_nothing_overtakes_what_waits_already(url: str) -> None:
+    """While there is a backlog a start takes its place in it."""
+    app = App(url)
+    async with app:
+        waiting = await app.start_many("note", range(4))
+        async with app.worker(concurrency=2) as worker:
+            await until(lambda: len(app.runs) == 2)
+            late = await app.start("note", 99)
+            app.go.set()
+            for handle in [*waiting, late]:
+                await handle.result(timeout=20)
+            assert app.runs[-1] == 99
+            assert not worker.executions
+    await sound(url)
+
+
+async def test_other_queues_and_later_starts_are_left_alone(url: str) -> None:
+    from datetime import UTC, datetime, timedelta
+
+    app = App(url)
+    async with app, app.worker() as worker:
+        await idle(worker)
+        other = await app.start("other-queue", 1)
+        later = await app.start("note", 2, start_at=datetime.now(UTC) + timedelta(hours=1))
+        assert [(await h.status()).status for h in (other, later)] == ["pending", "pending"]
+        assert not worker.executions
+
+
+async def test_a_caller_that_gives_up_leaves_the_instance_running(url: str) -> None:
+    app = App(url)
+    async with app, app.worker() as worker:
+        await idle(worker)
+        starting = asyncio.create_task(app.start("note", 1))
+        await asyncio.sleep(0)  # it has asked, the commit is on its way
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await until(lambda: app.runs == [1])
+        app.go.set()
+        await until(lambda: not worker.executions)
+        [view] = await app.instances()
+        assert view.status == "completed"
+    await sound(url)
+
+
+async def test_a_start_whose_reply_is_lost_runs_all_the_same_and_once(url: str) -> None:
+    app = App(url)
+    app.go.set()
+    async with app, app.worker(poll_seconds=0.05) as worker:
+        await idle(worker)
+        store = app.service.store
+        commit, lose = store.commit, [1]
+
+        async def lost(worker_id: bytes | None, turns: Any) -> Any:
+            found = await commit(worker_id, turns)
+            if worker_id is None and lose:
+                lose.pop()
+                raise ConnectionResetError("the reply was lost")
+            return found
+
+        store.commit = lost  # type: ignore[method-assign]
+        with capture_logs():
+            handle = await app.start("note", 1)
+            assert await handle.result(timeout=20) == 1
+        assert not lose
+    assert app.runs == [1]
+    await sound(url)
+
+
+async def test_a_worker_fenced_while_a_start_is_on_its_way_does_not_run_it_under_the_old_name(url: str) -> None:
+    app = App(url)
+    app.go.set()
+    async with app, app.worker(poll_seconds=0.05) as worker:
+        await idle(worker)
+        first, store = worker.id, app.service.store
+        commit, meddle = store.commit, [1]
+
+        async def fenced_meanwhile(worker_id: bytes | None, turns: Any) -> Any:
+            found = await commit(worker_id, turns)
+            if worker_id is None and meddle:
+                meddle.pop()
+                await store.release_worker(first, b"x" * 16, stopped=False)
+                worker.fenced(first)
+                await until(lambda: worker.id != first)
+            return found
+
+        store.commit = fenced_meanwhile  # type: ignore[method-assign]
+        with capture_logs():
+            handle = await app.start("note", 1)
+            assert await handle.result(timeout=20) == 1
+    assert app.runs == [1]
+    assert query(url, "select max(fence) from holdfast.history") == [(2,)]
+    await sound(url)
+
+
+async def test_a_claim_on_its_way_is_not_taken_for_one_that_was_lost(url: str) -> None:
+    app = App(url)
+    async with app, app.worker(poll_seconds=0.01) as worker:
+        await idle(worker)
+        store = app.service.store
+        commit, hold = store.commit, asyncio.Event()
+
+        async def slow_reply(worker_id: bytes | None, turns: Any) -> Any:
+            found = await commit(worker_id, turns)
+            if worker_id is None:
+                await hold.wait()
+            return found
+
+        store.commit = slow_reply  # type: ignore[method-assign]
+        starting = asyncio.create_task(app.start("note", 1))
+        await until(lambda: bool(query(url, "select 1 from holdfast.instances")))
+        worker._claims_in_doubt = True
+        worker.wakeup.set()
+        await until(lambda: not worker._claims_in_doubt)
+        hold.set()
+        handle = await starting
+        app.go.set()
+        assert await handle.result(timeout=20) == 1
+    assert app.runs == [1]
+    assert query(url, "select max(fence) from holdfast.history") == [(1,)]
+
+
+async def test_an_instance_that_runs_here_answers_its_own_tenant_only(url: str) -> None:
+    app = App(url)
+    async with app, app.worker() as worker:
+        await idle(worker)
+        handle = await app.start("note", "secret", tenant="acme")
+        await until(lambda: bool(app.runs))
+        foreign = app.tenant("other").instance(handle.id)
+        with pytest.raises(InstanceNotFound):
+            await foreign.result(timeout=5)
+        with pytest.raises(ResultNotReady, match="running"):
+            await handle.result(timeout=0)
+        waiting = asyncio.create_task(handle.result())
+        await asyncio.sleep(0.1)
+        app.go.set()
+        assert await waiting == "secret"
+
+
+async def sound(url: str) -> None:
+    found = assert_sound(url)
+    if hasattr(found, "__await__"):
+        await found
