@@ -114,7 +114,8 @@ class Tenant:
         await service.check_backlog(definition.queue, 1)
         if connection is not None:
             return Handle(service, self.id, await start_on(service, born, connection))
-        return Handle(service, self.id, await instances.start(service, born))
+        [raw_id] = await instances.start(service, [born])
+        return Handle(service, self.id, raw_id)
 
     async def start_many(
         self, workflow: str, inputs: Iterable[Any], *, business_keys: Iterable[str] | None = None,
@@ -141,7 +142,7 @@ class Tenant:
             for one, key in zip(given, keys, strict=True)
         ]
         await service.check_backlog(definition.queue, len(born))
-        return [Handle(service, self.id, raw) for raw in await instances.start_many(service, born)]
+        return [Handle(service, self.id, raw) for raw in await instances.start(service, born)]
 
     def instance(self, id: str) -> Handle:
         return Handle(self._holdfast.service, self.id, ids.parse("ins", id))

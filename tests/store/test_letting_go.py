@@ -227,10 +227,12 @@ def test_no_batch_moves_and_wakes_one_row_and_each_instance_keeps_its_order(
         under_way: list[Any] = []
         taken_in_all = 0
         while taken_in_all < len(asked):
-            taken = committer._take()
+            taken, *touched = committer._take()
             if not taken or len(under_way) == writers:
                 assert under_way, "turns are pending, nothing is under way, and none is taken"
-                committer._busy.remove(under_way.pop(0))
+                over_moved, over_woken = under_way.pop(0)
+                committer._moved -= over_moved
+                committer._woken -= over_woken
                 if not taken:
                     continue
             moved = [t.instance_id for t, _ in taken if t.history]
@@ -240,13 +242,15 @@ def test_no_batch_moves_and_wakes_one_row_and_each_instance_keeps_its_order(
             }
             assert len(moved) == len(set(moved))
             assert not (set(moved) - own) & woken
-            for touched in under_way:
-                assert not set(moved) & touched[0]
+            for moved_elsewhere, _ in under_way:
+                assert not set(moved) & moved_elsewhere
             for turn, _ in taken:
                 if turn.history:
                     order.setdefault(turn.instance_id, []).append(turn.history[0][2])
-            touched = committer._touched(taken)
-            committer._busy.append(touched)
+            assert touched[0] == {*moved, *(s.id for t, _ in taken for s in t.starts)}
+            assert touched[1] == woken
+            committer._moved |= touched[0]
+            committer._woken |= touched[1]
             under_way.append(touched)
             taken_in_all += len(taken)
         for numbers in order.values():

@@ -84,11 +84,13 @@ def new_instance(
     )  # fmt: skip
 
 
-async def start(service: Service, born: NewInstance) -> bytes:
-    """The id of the started instance, or of the one that already has this business key and input."""
-    if await service.start(born) in (Outcome.COMMITTED, Outcome.CLAIMED):
-        return born.id
-    return await existing(service, born)
+async def start(service: Service, born: Sequence[NewInstance]) -> list[bytes]:
+    """The id of each started instance, or of the one that already has its business key and input."""
+    outcomes = await service.start(born)
+    return [
+        await existing(service, one) if outcome is Outcome.MOVED else one.id
+        for one, outcome in zip(born, outcomes, strict=True)
+    ]
 
 
 async def existing(service: Service, born: NewInstance) -> bytes:
@@ -103,11 +105,6 @@ async def existing(service: Service, born: NewInstance) -> bytes:
         assert born.business_key is not None
         raise BusinessKeyTaken(born.business_key, ids.instance_word(id_))
     return bytes(id_)
-
-
-async def start_many(service: Service, born: Sequence[NewInstance]) -> list[bytes]:
-    outcomes = await asyncio.gather(*(start(service, one) for one in born))
-    return list(outcomes)
 
 
 async def send(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Protocol
 
 from holdfast.app.registry import Registry
@@ -80,30 +81,41 @@ class Service:
         self.workers: list[WorkerHere] = []
 
     async def commit(self, turn: Turn) -> Outcome:
-        if IN_TRANSACTION.get():
-            raise HoldfastError(
-                "a transaction handler cannot call Holdfast: on SQLite it would wait for itself, and anywhere its word "
-                "would outlive a rollback; return first, or start(connection=tx) what must commit with it"
-            )
+        refuse_in_transaction()
         return await self.committer.commit(turn, lambda _: self.stirred(turn))
 
-    async def start(self, born: NewInstance) -> Outcome:
-        """Commit a start. A worker here that has nothing better to do gets the claim in the same commit."""
-        claimant = next((worker for worker in self.workers if worker.has_room_for(born)), None)
-        if claimant is None:
-            return await self.commit(Turn(born.tenant_id, born.id, starts=[born]))
-        return await self._start_claimed(claimant, born._replace(claimed_by=claimant.id))
+    async def start(self, born: Sequence[NewInstance]) -> list[Outcome]:
+        """Commit starts, each with an outcome of its own.
 
-    async def _start_claimed(self, claimant: WorkerHere, born: NewInstance) -> Outcome:
-        turn = Turn(born.tenant_id, born.id, starts=[born])
+        A worker here that has nothing better to do gets the claim in the same commit."""
+        refuse_in_transaction()
+        if not born:
+            return []
+        all_told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        outcomes: list[Outcome | BaseException] = [Outcome.MOVED] * len(born)
+        left = len(born)
 
-        def told(outcome: Outcome | BaseException) -> None:
-            claimant.born(born, outcome)
+        def told(number: int, turn: Turn, claimant: WorkerHere | None, outcome: Outcome | BaseException) -> None:
+            """Also when the caller has gone: the worker must hear of its claim."""
+            nonlocal left
+            if claimant is not None:
+                claimant.born(turn.starts[0], outcome)
             if outcome is not Outcome.CLAIMED:
                 self.stirred(turn)
+            outcomes[number] = outcome
+            left -= 1
+            if left == 0 and not all_told.done():
+                all_told.set_result(None)
 
-        claimant.expect(born)
-        return await self.committer.commit(turn, told)
+        for number, one in enumerate(born):
+            claimant = next((worker for worker in self.workers if worker.has_room_for(one)), None)
+            if claimant is not None:
+                one = one._replace(claimed_by=claimant.id)
+                claimant.expect(one)
+            turn = Turn(one.tenant_id, one.id, starts=[one])
+            self.committer.submit(turn, partial(told, number, turn, claimant))
+        await all_told
+        return [_known(outcome) for outcome in outcomes]
 
     def runs_here(self, tenant_id: str, id_: bytes) -> bool:
         """Whether a worker in this process is at it, and so will say how it ends."""
@@ -133,3 +145,17 @@ class Service:
             for event in turn.events:
                 worker.event_for(event.instance_id)
         self.store.hint(turn)
+
+
+def refuse_in_transaction() -> None:
+    if IN_TRANSACTION.get():
+        raise HoldfastError(
+            "a transaction handler cannot call Holdfast: on SQLite it would wait for itself, and anywhere its word "
+            "would outlive a rollback; return first, or start(connection=tx) what must commit with it"
+        )
+
+
+def _known(outcome: Outcome | BaseException) -> Outcome:
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome

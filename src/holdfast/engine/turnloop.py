@@ -13,6 +13,7 @@ from asyncio.events import _get_running_loop, _set_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context as Variables
+from threading import get_ident
 from typing import Any
 
 from holdfast.engine.errors import NotInWorkflow
@@ -46,6 +47,7 @@ class _Handle:
 
 
 _HANDLE = _Handle()
+_UNKNOWN = object()
 
 
 def _refuse(*_: Any, **__: Any) -> Any:
@@ -63,6 +65,8 @@ class TurnLoop(asyncio.AbstractEventLoop):
         self._ready: deque[tuple[Callable[..., Any], tuple[Any, ...], Variables | None]] = deque()
         self._children: list[asyncio.Task[Any]] = []
         self._main: asyncio.Task[Any] | None = None
+        self._outer: Any = _UNKNOWN  # the loop around us
+        self.draining = 0  # the thread that drains us, while it does
 
     # -- what tasks and futures need
 
@@ -123,9 +127,12 @@ class TurnLoop(asyncio.AbstractEventLoop):
         ready = self._ready
         if not ready:
             return
-        outer = _get_running_loop()
+        outer = self._outer
+        if outer is _UNKNOWN:  # asked once: asking costs a system call
+            outer = self._outer = _get_running_loop()
         task = _step_aside(outer)
         _set_running_loop(self)
+        self.draining = get_ident()
         hops = 0
         try:
             while ready:
@@ -140,20 +147,20 @@ class TurnLoop(asyncio.AbstractEventLoop):
                         f"the workflow made {DRAIN_LIMIT:,} hops without asking for anything: it seems to loop for ever"
                     )
         finally:
+            self.draining = 0
             _set_running_loop(outer)
             if task is not None:
                 _swap_current_task(outer, task)
 
     def dispose(self) -> None:
         """Unwind what is still suspended. The context is closed first, so unwinding code writes nothing."""
-        outer = _get_running_loop()
-        _set_running_loop(self)
-        try:
-            tasks = self._children
-            if self._main is not None:
-                tasks.append(self._main)
-            for task in tasks:
-                if not task.done():
+        tasks = [*self._children, self._main] if self._main is not None else self._children
+        suspended = [task for task in tasks if not task.done()]
+        if suspended:
+            outer = _get_running_loop()
+            _set_running_loop(self)
+            try:
+                for task in suspended:
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     coroutine = task.get_coro()
                     if isinstance(coroutine, Coroutine):
@@ -161,8 +168,8 @@ class TurnLoop(asyncio.AbstractEventLoop):
                             coroutine.close()
                         except BaseException:
                             pass
-        finally:
-            _set_running_loop(outer)
-            self._ready.clear()
-            self._children = []
-            self._main = None
+            finally:
+                _set_running_loop(outer)
+        self._ready.clear()
+        self._children = []
+        self._main = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import structlog
 
@@ -26,7 +26,9 @@ class Committer:
         self.store = store
         self.worker_id = worker_id
         self._pending: deque[tuple[Turn, Done]] = deque()
-        self._busy: list[tuple[set[bytes], set[bytes]]] = []  # instances moved and woken by batches under way
+        self._under_way = 0  # batches
+        self._moved: set[bytes] = set()  # instances that they move
+        self._woken: set[bytes] = set()  # instances that they wake
         self._more = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._idle = asyncio.Event()
@@ -69,26 +71,29 @@ class Committer:
     async def _run(self) -> None:
         while True:
             await self._more.wait()
-            batch = self._take()
+            batch, moved, woken = self._take()
             if not batch:
                 # Everything pending touches an instance of a batch under way: its end will wake us.
                 self._more.clear()
                 continue
             if not self._pending:
                 self._more.clear()
-            touched = self._touched(batch)
-            self._busy.append(touched)
+            self._under_way += 1
+            self._moved |= moved
+            self._woken |= woken
             try:
                 outcomes = await self._settle([turn for turn, _ in batch])
             finally:
-                self._busy.remove(touched)
+                self._under_way -= 1
+                self._moved -= moved
+                self._woken -= woken
                 if self._pending:
                     self._more.set()
             self.batches += 1
             self.turns += len(batch)
             self._tell(batch, outcomes)
-            del batch, outcomes, touched  # idle, this task must not keep the instances of its last batch in memory
-            if not self._pending and not self._busy:
+            del batch, outcomes, moved, woken  # idle, this task must not keep the instances of its last batch in memory
+            if not self._pending and not self._under_way:
                 self._idle.set()
 
     def _tell(self, batch: list[tuple[Turn, Done]], outcomes: list[Outcome | BaseException]) -> None:
@@ -100,44 +105,48 @@ class Committer:
             except Exception:
                 log.exception("turn_callback_failed")
 
-    def _take(self) -> list[tuple[Turn, Done]]:
-        """The next batch: no instance row may be both moved and woken in one statement, nor in two at once."""
+    def _take(self) -> tuple[list[tuple[Turn, Done]], set[bytes], set[bytes]]:
+        """The next batch, and which instances it moves and wakes: no instance row may be both moved and woken in one
+        statement, nor in two at once."""
         taken: list[tuple[Turn, Done]] = []
         put_off: list[tuple[Turn, Done]] = []
         moved: set[bytes] = set()
         woken: set[bytes] = set()
-        busy_moved = set().union(*(m for m, _ in self._busy)) if self._busy else set()
-        busy_woken = set().union(*(w for _, w in self._busy)) if self._busy else set()
-        pending = self._pending
-        while pending and len(taken) < self.store.batch_limit:
+        held: set[bytes] = set()  # those put off: their next turns must not overtake them
+        busy_moved, busy_woken = self._moved, self._woken
+        pending, limit = self._pending, self.store.batch_limit
+        while pending and len(taken) < limit:
             item = pending.popleft()
             turn = item[0]
-            mine = turn.instance_id if turn.history else None
-            born = {s.id for s in turn.starts} if turn.starts else ()
-            if (
-                (mine is not None and (mine in woken or mine in busy_woken or mine in moved or mine in busy_moved))
-                or (turn.events and any(_held(e.instance_id, moved, busy_moved, busy_woken) for e in turn.events))
-                or any(b in moved for b in born)
+            mine = turn.instance_id
+            if turn.history and (
+                mine in moved or mine in busy_moved or mine in woken or mine in busy_woken or mine in held
             ):
                 put_off.append(item)
-                if mine is not None:
-                    moved.add(mine)  # its next turn must not overtake it
+                held.add(mine)
                 continue
-            if mine is not None:
+            if turn.events or turn.starts:
+                to_wake = {e.instance_id for e in turn.events}
+                born = {s.id for s in turn.starts}
+                if (
+                    not to_wake.isdisjoint(moved)
+                    or not to_wake.isdisjoint(busy_moved)
+                    or not to_wake.isdisjoint(busy_woken)
+                    or not to_wake.isdisjoint(held)
+                    or not born.isdisjoint(moved)
+                    or not born.isdisjoint(busy_moved)
+                ):
+                    put_off.append(item)
+                    if turn.history:
+                        held.add(mine)
+                    continue
+                moved |= born
+                woken |= to_wake
+            if turn.history:
                 moved.add(mine)
-            moved.update(born)
-            for event in turn.events:
-                woken.add(event.instance_id)
             taken.append(item)
         pending.extendleft(reversed(put_off))
-        return taken
-
-    @staticmethod
-    def _touched(batch: Sequence[tuple[Turn, Done]]) -> tuple[set[bytes], set[bytes]]:
-        moved = {turn.instance_id for turn, _ in batch if turn.history}
-        moved.update(s.id for turn, _ in batch for s in turn.starts)
-        woken = {e.instance_id for turn, _ in batch for e in turn.events}
-        return moved, woken
+        return taken, moved, woken
 
     async def _settle(self, turns: list[Turn]) -> list[Outcome | BaseException]:
         """Commit, whatever it takes: after an error, look for each turn before trying it again."""
@@ -180,7 +189,3 @@ class Committer:
         for n in left:
             [outcomes[n]] = await self._settle([turns[n]])
         return outcomes
-
-
-def _held(instance_id: bytes, moved: set[bytes], busy_moved: set[bytes], busy_woken: set[bytes]) -> bool:
-    return instance_id in moved or instance_id in busy_moved or instance_id in busy_woken

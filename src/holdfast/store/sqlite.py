@@ -242,8 +242,11 @@ class SqliteStore:
         """The machine's clock, which here is the database's too. It never runs backwards."""
         if self.clock is not None:
             return self.clock()
-        self._last = max(self._last, time.time_ns() // 1000)
-        return self._last
+        now = time.time_ns() // 1000
+        if now < self._last:
+            return self._last
+        self._last = now
+        return now
 
     def hint(self, turn: Turn) -> None:
         """Other processes find out by polling; this one was told directly."""

@@ -136,7 +136,7 @@ class Execution:
         self._change = turn.change
         if self._told:
             self._sent, self._told = self._told, []
-        self.worker.submit(turn, self._committed)
+        self.worker.committer.submit(turn, self._committed)
 
     def forget_entries(self, count: int) -> None:
         """Entries that a transaction step took along into its own commit. None are added while one runs."""
@@ -573,7 +573,10 @@ class Execution:
     # -- after the commit
 
     def _committed(self, outcome: Outcome | BaseException) -> None:
-        self.worker.guard(self, self._go_on, outcome)
+        try:
+            self._go_on(outcome)
+        except Exception as error:
+            self.worker.broken(self, error)
 
     def _go_on(self, outcome: Outcome | BaseException) -> None:
         self.committing = False

@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 
 def start(worker: Worker, ex: Execution, call: Call) -> None:
     spec = call.spec
-    if ex.undo is not None and ex.undo.current is call:
+    if call.kind == "step" and ex.undo is None:
+        signature = spec.signature
+        if signature.is_async and signature.info is None and spec.policy.timeout is None:
+            # What happens most, written out.
+            work = _bring_back(ex, call, 0, spec.function, spec.args)
+            ex.running[call.key] = worker.loop.create_task(work, name="holdfast-step")
+        else:
+            _start_call(worker, ex, call, spec.function, spec.args, signature, spec.policy.timeout)
+    elif ex.undo is not None and ex.undo.current is call:
         function, args = _compensation(ex, call)
         timeout = spec.policy.timeout if hasattr(spec, "policy") else None
         _start_call(worker, ex, call, function, args, signature_of(function), timeout)
@@ -69,7 +77,7 @@ def _start_call(
 
 
 def _launch(ex: Execution, call: Call, work: Any) -> None:
-    ex.running[call.key] = asyncio.get_running_loop().create_task(work, name="holdfast-step")
+    ex.running[call.key] = ex.worker.loop.create_task(work, name="holdfast-step")
 
 
 async def _bring_back(ex: Execution, call: Call, attempt: int, function: Any, args: tuple[Any, ...]) -> None:
@@ -83,8 +91,11 @@ async def _bring_back(ex: Execution, call: Call, attempt: int, function: Any, ar
     if ex.abandoned:
         if attempt:
             await ex.worker.observe(ex, call, attempt, value, error)
-    else:
-        ex.worker.guard(ex, ex.arrive, call, value, error)
+        return
+    try:
+        ex.arrive(call, value, error)
+    except Exception as broken:
+        ex.worker.broken(ex, broken)
 
 
 def step_info(ex: Execution, call: Call) -> StepInfo:

@@ -63,6 +63,7 @@ class Worker:
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-step")
         self.now = store.now
         self.id = b""
+        self.loop = asyncio.get_running_loop()
         self.executions: dict[bytes, Execution] = {}
         self.alone = False
         self.stopping = False
@@ -176,7 +177,7 @@ class Worker:
                 task.cancel()
 
     def spawn(self, coroutine: Any) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
+        task = self.loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -317,7 +318,8 @@ class Worker:
         self.guard(execution, execution.begin)
 
     def guard(self, execution: Execution, work: Callable[..., None], *args: Any) -> None:
-        """Every way into an execution passes here: whatever goes wrong inside must not leave it claimed and idle."""
+        """Every way into an execution is watched like this: whatever goes wrong inside must not leave it claimed and
+        idle. (The two ways that every step takes, a result and a commit, have the same lines in place.)"""
         try:
             work(*args)
         except Exception as error:

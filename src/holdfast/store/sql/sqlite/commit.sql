@@ -2,9 +2,10 @@
 -- so the guards are counted: any count that is off rolls back and the turns are tried one by one.
 
 -- name: commit_guard
+-- `cross join` fixes the order: one look-up by primary key per turn, never a walk through all of a worker's claims.
 with h(tenant_id, instance_id, fence) as (values {rows})
-select count(*) from h join holdfast.instances i
-  on i.tenant_id = h.tenant_id and i.id = h.instance_id and i.locked_by = :worker_id and i.fence = h.fence
+select count(*) from h cross join holdfast.instances i
+where i.tenant_id = h.tenant_id and i.id = h.instance_id and i.locked_by = :worker_id and i.fence = h.fence
 
 -- name: commit_history
 insert into holdfast.history (tenant_id, instance_id, seq, type, name, fence, at, payload, salt, hash) values {rows}
