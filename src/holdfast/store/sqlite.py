@@ -34,6 +34,8 @@ CHUNKS = (64, 16, 4, 1)  # rows per multi-row statement: few sizes, so that few 
 def connect(path: str) -> apsw.Connection:
     connection = apsw.Connection(path, statementcachesize=200)
     connection.set_busy_timeout(60_000)
+    # Plans that never look at bound values: else a statement that might use a partial index is parsed at every use.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     connection.execute("pragma journal_mode = wal")
     connection.execute(
         "pragma synchronous = full; pragma foreign_keys = on; pragma recursive_triggers = on;"
