@@ -12,11 +12,17 @@ META = {"services": ["postgres"],
         "requires": ["apsw==3.54.1.0", "asyncpg==0.32.0", "msgspec==0.22.0", "uuid-utils==1.2.0", "uvloop==0.23.0",
                      "structlog==26.1.0", "click", "rich"],
         "workloads": "ABCDE"}  # fmt: skip
-N = {"A": 10000, "C": 20000}
 VARIANTS = {  # "direct": started in the worker's own process, as the peers' variants of that name
-    "pg": {"topology": "split", "concurrency": 500, "lead": 15, "n": N},
-    "direct": {"topology": "embedded", "concurrency": 500, "lead": 15, "n": N},
-    "sqlite": {"topology": "embedded", "db": "sqlite", "concurrency": 500, "services": [], "lead": 15, "n": N},
+    "pg": {"topology": "split", "concurrency": 500, "lead": 15, "n": {"A": 10000, "C": 20000}},
+    "direct": {"topology": "embedded", "concurrency": 500, "lead": 15, "n": {"A": 10000, "C": 20000}},
+    "sqlite": {
+        "topology": "embedded",
+        "db": "sqlite",
+        "concurrency": 500,
+        "services": [],
+        "lead": 15,
+        "n": {"A": 10000, "C": 20000},
+    },
 }
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 

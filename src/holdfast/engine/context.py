@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
+from asyncio.events import _get_running_loop
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from threading import get_ident
 from typing import Any, TypeVar, overload
 
 from holdfast.engine import codec
@@ -210,7 +210,7 @@ class Context:
     def _check_place(self) -> None:
         if self._replay.closed:
             raise NotInWorkflow("this workflow is being unwound: a finally block cannot ask for anything any more")
-        if self._replay.loop.draining != get_ident():
+        if _get_running_loop() is not self._replay.loop:
             raise NotInWorkflow(
                 "ctx belongs to the workflow's own code: it cannot be used inside a step, a thread or another task; "
                 "return from the step and ask there"

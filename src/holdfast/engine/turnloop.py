@@ -13,7 +13,6 @@ from asyncio.events import _get_running_loop, _set_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context as Variables
-from threading import get_ident
 from typing import Any
 
 from holdfast.engine.errors import NotInWorkflow
@@ -66,7 +65,6 @@ class TurnLoop(asyncio.AbstractEventLoop):
         self._children: list[asyncio.Task[Any]] = []
         self._main: asyncio.Task[Any] | None = None
         self._outer: Any = _UNKNOWN  # the loop around us
-        self.draining = 0  # the thread that drains us, while it does
 
     # -- what tasks and futures need
 
@@ -132,7 +130,6 @@ class TurnLoop(asyncio.AbstractEventLoop):
             outer = self._outer = _get_running_loop()
         task = _step_aside(outer)
         _set_running_loop(self)
-        self.draining = get_ident()
         hops = 0
         try:
             while ready:
@@ -147,7 +144,6 @@ class TurnLoop(asyncio.AbstractEventLoop):
                         f"the workflow made {DRAIN_LIMIT:,} hops without asking for anything: it seems to loop for ever"
                     )
         finally:
-            self.draining = 0
             _set_running_loop(outer)
             if task is not None:
                 _swap_current_task(outer, task)
