@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("holdfast.worker")
 CLAIM_MAX = 500
 POLL_FIRST = 0.05  # the pause before polling again grows from here to poll_seconds while nothing happens
+AFTER_ONE = 20_000  # microseconds until we look again after a single instance was claimed
 EVIDENCE_TRIES = 60
 ATTEMPTS_LIMIT = 5  # claims in a row without a committed turn; the last three of them alone
 
@@ -196,6 +197,9 @@ class Worker:
                 continue
             if claimed:
                 self._pause = POLL_FIRST
+                if claimed == 1:  # all there was, as shares are larger: let it begin before we look again
+                    await self._wait(self.now() + AFTER_ONE)
+                    continue
                 if not self.alone and len(self.executions) < self.concurrency * 3 // 4:
                     continue
             await self._wait(due)
