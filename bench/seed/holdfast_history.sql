@@ -12,3 +12,4 @@ select tenant_id, id, s, case s when 1 then 'INSTANCE_STARTED' when 7 then 'INST
 from holdfast.instances, generate_series(1, 7) s;
 vacuum analyze holdfast.instances;
 vacuum analyze holdfast.history;
+checkpoint; -- what the seeding left to write must not be written during the measurement
