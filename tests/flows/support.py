@@ -102,3 +102,19 @@ class Gate:
             self.held += len(turns)
             await self.opened.wait()
         return await self._commit(worker_id, turns)
+
+
+def tamper(url: str, *statements: str) -> None:
+    """Somebody with full rights over the database, and no respect."""
+    if url.startswith("sqlite"):
+        connection = apsw.Connection(url.removeprefix("sqlite:///"))
+        for trigger in ("no_update", "no_delete", "no_replace"):
+            connection.execute(f"drop trigger if exists holdfast_history_{trigger}")
+        for statement in statements:
+            connection.execute(statement.replace("holdfast.", "holdfast_"))
+        connection.close()
+        return
+    with psycopg.connect(url, autocommit=True) as postgres:
+        postgres.execute("set session_replication_role = replica")
+        for statement in statements:
+            postgres.execute(statement.replace("x'", "'\\x").encode())

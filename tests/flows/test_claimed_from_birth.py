@@ -1,6 +1,8 @@
 """A start in a worker's own process comes with its claim, if that worker has nothing better to do."""
 
 import asyncio
+from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -221,3 +223,246 @@ async def sound(url: str) -> None:
     found = assert_sound(url)
     if hasattr(found, "__await__"):
         await found
+
+
+# -- interleavings
+
+
+async def test_a_doubt_raised_while_claims_are_looked_at_is_looked_at_again(url: str) -> None:
+    """Two starts lose their replies; the second is looked up while the claim of the first is let go."""
+    app = App(url)
+    app.go.set()
+    async with app, app.worker(poll_seconds=0.05) as worker:
+        await idle(worker)
+        store = app.service.store
+        commit, look_up, write = store.commit, store.look_up, store.write
+        lose, expected, letting_go = [1, 1], [], asyncio.Event()
+
+        async def lost(worker_id: bytes | None, turns: Any) -> Any:
+            found = await commit(worker_id, turns)
+            if worker_id is None and lose:
+                lose.pop()
+                raise ConnectionResetError("the reply was lost")
+            return found
+
+        async def first_is_slow(worker_id: bytes | None, turns: Any) -> Any:
+            found = await look_up(worker_id, turns)
+            if turns[0].instance_id == expected[0]:
+                await letting_go.wait()
+            return found
+
+        async def slow_release(name: str, **values: Any) -> int:
+            if name == "release_claim":
+                letting_go.set()
+                await asyncio.sleep(0.05)
+            return await write(name, **values)
+
+        expect = worker.expect
+        worker.expect = lambda born: (expected.append(born.id), expect(born))[1]  # type: ignore[method-assign]
+        store.commit, store.look_up, store.write = lost, first_is_slow, slow_release  # type: ignore[method-assign]
+        with capture_logs():
+            first = asyncio.create_task(app.start("note", 1))
+            await until(lambda: len(expected) == 1 and len(lose) < 2)
+            second = await app.start("note", 2)
+            assert await second.result(timeout=20) == 2
+            assert await (await first).result(timeout=20) == 1
+    assert sorted(app.runs) == [1, 2]
+    await sound(url)
+
+
+async def test_a_worker_kept_full_by_its_own_process_lets_others_in(url: str) -> None:
+    app, other = App(url), App(url)
+    app.go.set()
+    async with other, app, app.worker(concurrency=1, poll_seconds=0.3) as worker:
+        await idle(worker)
+        foreign = None
+        for number in range(60):
+            app.go.clear()
+            handle = await app.start("note", number)
+            foreign = foreign or await other.start("note", "foreign")
+            await asyncio.sleep(0.05)  # so it is full whenever it polls
+            app.go.set()
+            await handle.result(timeout=20)
+            if "foreign" in app.runs:
+                break
+        assert app.runs.index("foreign") < 20
+    await sound(url)
+
+
+async def test_the_concurrency_holds_for_claims_and_births_together(url: str) -> None:
+    app, other = App(url), App(url)
+    app.go.set()
+    peak, over = 0, asyncio.Event()
+    async with other, app, app.worker(concurrency=2) as worker:
+        await idle(worker)
+
+        async def watch() -> None:
+            nonlocal peak
+            while not over.is_set():
+                peak = max(peak, len(worker.executions))
+                worker.wakeup.set()
+                await asyncio.sleep(0)
+
+        watching = asyncio.create_task(watch())
+        handles = []
+        for number in range(60):
+            handles.append(await other.start("note", -number))
+            handles += [await app.start("note", number), await app.start("note", number)]
+            await asyncio.sleep(0.002)
+        for handle in handles:
+            await handle.result(timeout=30)
+        over.set()
+        await watching
+    assert peak == 2
+    await sound(url)
+
+
+async def test_a_suspect_waits_for_a_start_that_is_on_its_way(url: str) -> None:
+    app = App(url)
+    async with app, app.worker(poll_seconds=0.02) as worker:
+        await idle(worker)
+        store = app.service.store
+        commit, seen = store.commit, asyncio.Event()
+
+        async def slow(worker_id: bytes | None, turns: Any) -> Any:
+            if worker_id is None:
+                await seen.wait()
+            return await commit(worker_id, turns)
+
+        store.commit = slow  # type: ignore[method-assign]
+        starting = asyncio.create_task(app.start("note", "mine"))
+        await until(lambda: bool(worker._expected))
+        worker._suspects = True
+
+        async def suspects_wait() -> bool:
+            seen.set()
+            return not app.go.is_set()
+
+        worker._suspects_wait = suspects_wait  # type: ignore[method-assign]
+        claims: list[bool] = []
+        claim = store.claim
+
+        async def noted(*args: Any, alone: bool, **options: Any) -> Any:
+            claims.append(alone)
+            return await claim(*args, alone=alone, **options)
+
+        store.claim = noted  # type: ignore[method-assign]
+        worker.wakeup.set()
+        handle = await starting
+        await until(lambda: app.runs == ["mine"])
+        assert True not in claims, "a suspect was asked for beside a start that had not proved itself"
+        app.go.set()
+        assert await handle.result(timeout=20) == "mine"
+
+
+async def test_a_start_that_meets_a_stopping_worker_goes_to_another_at_once(url: str) -> None:
+    app = App(url)
+    async with app, app.worker(poll_seconds=30) as stays:
+        async with app.worker(poll_seconds=30) as stops:
+            await idle(stays)
+            await idle(stops)
+            app.service.workers.reverse()  # the one that stops is asked first
+            busy = await app.start("note", "keeps it from ending")
+            await until(lambda: len(stops.executions) == 1)
+            store = app.service.store
+            commit = store.commit
+
+            async def stopping_meanwhile(worker_id: bytes | None, turns: Any) -> Any:
+                found = await commit(worker_id, turns)
+                if worker_id is None:
+                    stops.stopping = True
+                return found
+
+            store.commit = stopping_meanwhile  # type: ignore[method-assign]
+            handle = await app.start("note", "late")
+            await until(lambda: "late" in app.runs)
+            assert len(stays.executions) == 1
+            app.go.set()
+            assert await handle.result(timeout=20) == "late"
+            assert await busy.result(timeout=20) == "keeps it from ending"
+
+
+async def test_nothing_sticks_while_a_fenced_worker_registers_anew(url: str) -> None:
+    app = App(url)
+    app.go.set()
+    async with app, app.worker(poll_seconds=0.02) as worker:
+        await idle(worker)
+        first, store = worker.id, app.service.store
+        write = store.write
+
+        async def slow(name: str, **values: Any) -> int:
+            done = await write(name, **values)
+            if name == "register_worker":
+                await asyncio.sleep(0.2)  # it is on disk, and its reply takes its time
+            return done
+
+        store.write = slow  # type: ignore[method-assign]
+        with capture_logs():
+            await store.release_worker(first, b"x" * 16, stopped=False)
+            worker.fenced(first)
+            handles = []
+            while worker.id == first:
+                handles.append(await app.start("note", len(handles)))
+                await asyncio.sleep(0.005)
+            assert [await handle.result(timeout=20) for handle in handles] == list(range(len(handles)))
+        assert handles
+    await sound(url)
+
+
+async def test_a_worker_that_cannot_warm_up_works_all_the_same(url: str) -> None:
+    app = App(url)
+    app.go.set()
+    async with app:
+
+        async def full() -> None:
+            raise OSError("the disk is full")
+
+        app.service.store.warm_up = full  # type: ignore[method-assign]
+        with capture_logs() as logs:
+            async with app.worker():
+                assert await (await app.start("note", 1)).result(timeout=20) == 1
+        assert [log["event"] for log in logs if log["log_level"] == "warning"] == ["not_warmed_up"]
+
+
+async def test_every_step_sees_the_variables_of_its_worker(url: str) -> None:
+    variable: ContextVar[str] = ContextVar("variable", default="unset")
+    app = Holdfast(url)
+
+    async def look() -> str:
+        return variable.get()
+
+    @app.workflow("look")
+    async def looks(ctx: Context) -> list[str]:
+        return [await ctx.step("a", look), await ctx.step("b", look)]
+
+    async with app:
+        variable.set("the worker's")
+        async with app.worker() as worker:
+            await idle(worker)
+            variable.set("the starter's")
+            assert await (await app.start("look")).result(timeout=20) == ["the worker's"] * 2
+
+
+def test_a_service_on_another_loop_leaves_the_worker_alone(tmp_path: Path) -> None:
+    """`hf.sync` has a loop of its own; a worker may run on another one in the same process."""
+    app = Holdfast(f"sqlite:///{tmp_path / 'loops.db'}")
+
+    async def echo(given: Any) -> Any:
+        return given
+
+    @app.workflow("echo")
+    async def echoes(ctx: Context, given: Any) -> Any:
+        return [await ctx.step("a", echo, given), await ctx.step("b", echo, given)]
+
+    async def work() -> None:
+        async with app.worker(poll_seconds=0.05) as worker:
+            await idle(worker)
+            for number in range(5):
+                handle = await asyncio.to_thread(app.sync.start, "echo", number)
+                assert await asyncio.to_thread(handle.result, 20) == [number, number]
+
+    app.sync.open()
+    try:
+        asyncio.run(work())
+    finally:
+        app.sync.close()

@@ -4,8 +4,6 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-import apsw
-import psycopg
 import pytest
 
 from holdfast import (
@@ -19,7 +17,7 @@ from holdfast import (
     ResultNotReady,
 )
 from holdfast.testing import EPOCH, Harness
-from tests.flows.support import row_counts
+from tests.flows.support import row_counts, tamper
 
 
 def declare(app: Holdfast) -> None:
@@ -226,22 +224,6 @@ async def test_every_history_that_nobody_touched_is_whole(harness: Harness) -> N
     verdict = await harness.verify()
     assert (verdict.instances, verdict.faults) == (10, [])
     assert verdict.rows == row_counts(harness.url)["history"]
-
-
-def tamper(url: str, *statements: str) -> None:
-    """Somebody with full rights over the database, and no respect."""
-    if url.startswith("sqlite"):
-        connection = apsw.Connection(url.removeprefix("sqlite:///"))
-        for trigger in ("no_update", "no_delete", "no_replace"):
-            connection.execute(f"drop trigger if exists holdfast_history_{trigger}")
-        for statement in statements:
-            connection.execute(statement.replace("holdfast.", "holdfast_"))
-        connection.close()
-        return
-    with psycopg.connect(url, autocommit=True) as postgres:
-        postgres.execute("set session_replication_role = replica")
-        for statement in statements:
-            postgres.execute(statement.replace("x'", "'\\x").encode())
 
 
 EDITS = [

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from holdfast import Context, Holdfast, StepInfo
 from holdfast.testing import FakeProvider, Harness
-from tests.flows.support import query, until
+from tests.flows.support import query, tamper, until
 
 
 def make(url: str) -> Holdfast:
@@ -133,3 +133,31 @@ async def test_two_workers_share_the_work_and_nothing_runs_twice(url: str) -> No
         handles = await one.start_many("count", range(40))
         assert [await handle.result(timeout=30) for handle in handles] == list(range(40))
     assert sorted(ran) == sorted([*range(40)] * 3)
+
+
+async def test_a_history_that_cannot_be_read_stops_nobody_else(url: str) -> None:
+    app = make(url)
+
+    @app.workflow("waits")
+    async def waits(ctx: Context, given: Any) -> Any:
+        await ctx.step("first", lambda: 1)
+        return [given, await ctx.wait_for_signal("go")]
+
+    async with app:
+        async with app.worker(poll_seconds=0.02):
+            handles = await app.start_many("waits", range(5))
+            for handle in handles:
+                while (await handle.status()).status != "waiting":
+                    await asyncio.sleep(0.01)
+        broken = handles[0]
+        word = broken.id.removeprefix("ins_").replace("-", "")
+        tamper(url, f"update holdfast.history set payload = x'6e6f' where seq = 2 and instance_id = x'{word}'")
+        for handle in handles:
+            await handle.signal("go", "went")
+        with capture_logs() as logs:
+            async with app.worker(poll_seconds=0.02) as worker:
+                assert [await h.result(timeout=20) for h in handles[1:]] == [[n, "went"] for n in range(1, 5)]
+                await until(lambda: not worker.busy() and not worker.executions)
+        assert [log["instance_id"] for log in logs if log["event"] == "instance_unreadable"] == [broken.id]
+        [(due,)] = query(url, "select run_at from holdfast.instances where completed_at is null")
+        assert due > app.service.store.now(), "it is tried again, but not at once"

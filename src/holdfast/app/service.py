@@ -98,14 +98,16 @@ class Service:
         def told(number: int, turn: Turn, claimant: WorkerHere | None, outcome: Outcome | BaseException) -> None:
             """Also when the caller has gone: the worker must hear of its claim."""
             nonlocal left
-            if claimant is not None:
-                claimant.born(turn.starts[0], outcome)
-            if outcome is not Outcome.CLAIMED:
-                self.stirred(turn)
-            outcomes[number] = outcome
-            left -= 1
-            if left == 0 and not all_told.done():
-                all_told.set_result(None)
+            try:
+                if claimant is not None:
+                    claimant.born(turn.starts[0], outcome)
+                if outcome is not Outcome.CLAIMED:
+                    self.stirred(turn)
+            finally:
+                outcomes[number] = outcome
+                left -= 1
+                if left == 0 and not all_told.done():
+                    all_told.set_result(None)
 
         for number, one in enumerate(born):
             claimant = next((worker for worker in self.workers if worker.has_room_for(one)), None)

@@ -150,13 +150,16 @@ class TurnLoop(asyncio.AbstractEventLoop):
 
     def dispose(self) -> None:
         """Unwind what is still suspended. The context is closed first, so unwinding code writes nothing."""
-        tasks = [*self._children, self._main] if self._main is not None else self._children
-        suspended = [task for task in tasks if not task.done()]
-        if suspended:
+        tasks = self._children
+        if self._main is not None:
+            tasks.append(self._main)
+        if not all(task.done() for task in tasks):
             outer = _get_running_loop()
             _set_running_loop(self)
             try:
-                for task in suspended:
+                for task in tasks:  # and those that are made by unwinding others
+                    if task.done():
+                        continue
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     coroutine = task.get_coro()
                     if isinstance(coroutine, Coroutine):

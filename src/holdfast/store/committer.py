@@ -56,14 +56,16 @@ class Committer:
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
         def done(outcome: Outcome | BaseException) -> None:
-            if told is not None:
-                told(outcome)
-            if future.done():
-                return
-            if isinstance(outcome, BaseException):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
+            try:
+                if told is not None:
+                    told(outcome)
+            finally:
+                if future.done():
+                    pass
+                elif isinstance(outcome, BaseException):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome)
 
         self.submit(turn, done)
         return await future

@@ -9,6 +9,8 @@ import random
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context as Variables
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +35,7 @@ log = structlog.get_logger("holdfast.worker")
 CLAIM_MAX = 500
 POLL_FIRST = 0.05  # the pause before polling again grows from here to poll_seconds while nothing happens
 AFTER_ONE = 20_000  # microseconds until we look again after a single instance was claimed
+UNREADABLE = 60_000_000  # microseconds until an instance whose history cannot be read is tried again
 EVIDENCE_TRIES = 60
 ATTEMPTS_LIMIT = 5  # claims in a row without a committed turn; the last three of them alone
 
@@ -87,33 +90,40 @@ class Worker:
         self.look_seconds = 0.25  # how often events of other processes for instances running here are looked for
         self._looked_at = 0.0
         self._again_as = b""  # the incarnation whose successor is on its way
+        self._context: Variables  # the one we were started in
         self.committer: Committer
         self.liveness: Liveness
 
     # -- life
 
     async def start(self, *, background: bool = True) -> None:
+        self._context = copy_context()
+        if background:
+            try:
+                await self.store.warm_up()
+            except Exception as error:
+                log.warning("not_warmed_up", error=repr(error))  # slower, that is all
         await self._register()
         if background:
             self.claims_starts = True
-            await self.store.warm_up()
             self._main = asyncio.create_task(self._run(), name="holdfast-worker")
 
     async def _register(self) -> None:
         """A new incarnation: its id is random, so no row of an earlier one can be mistaken for ours."""
-        self.id = uuid4().bytes
-        self.liveness = self._make_liveness(self.id)
+        worker_id = uuid4().bytes
+        liveness = self._make_liveness(worker_id)
         definitions = ", ".join(f"{key} v{version}" for key, version in self.registry.places())
-        await self.liveness.acquire()
+        await liveness.acquire()
         try:
             await self.store.write(
-                "register_worker", id=self.id, host=socket.gethostname(), pid=os.getpid(), now=self.now(),
-                liveness=self.liveness.word, definitions=definitions,
+                "register_worker", id=worker_id, host=socket.gethostname(), pid=os.getpid(), now=self.now(),
+                liveness=liveness.word, definitions=definitions,
             )  # fmt: skip
         except BaseException:
-            await self.liveness.forget()
+            await liveness.forget()
             raise
-        self.committer = Committer(self.store, self.id)
+        # All three at once: what is claimed under the new name must be committed under it.
+        self.id, self.liveness, self.committer = worker_id, liveness, Committer(self.store, worker_id)
         self.committer.on_batch = self._batch_committed
         self.committer.start()
         self.liveness.start(partial(self.fenced, self.id))
@@ -139,6 +149,10 @@ class Worker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.pool.shutdown(wait=False)
         log.info("worker_stopped", worker=ids.worker_word(self.id))
+
+    def _is_fenced(self) -> bool:
+        """Whether this incarnation is over and the next one not here yet."""
+        return self._again_as == self.id
 
     def fenced(self, worker_id: bytes) -> None:
         """Somebody took our instances over. Stop at once; the next incarnation starts from the rows."""
@@ -170,7 +184,8 @@ class Worker:
             self._abandon(execution)
 
     def _abandon(self, execution: Execution) -> None:
-        self.executions.pop(execution.id, None)
+        if self.executions.get(execution.id) is execution:  # and not a later claim of the same instance
+            del self.executions[execution.id]
         execution.abandon()
         for key, task in list(execution.running.items()):
             # A thread cannot be stopped: its result is awaited, and kept as evidence.
@@ -231,10 +246,14 @@ class Worker:
             if self._unproved():
                 return 0, None
             self.alone = False
-        room = min(self.concurrency - len(self.executions), CLAIM_MAX)
-        if room <= 0 or self.stopping:
+        room = min(self.concurrency - len(self.executions) - len(self._expected), CLAIM_MAX)
+        if room <= 0:
+            self._more_likely = True  # for all we know: whoever waits must come before what is started here next
+            return 0, None
+        if self.stopping or self._is_fenced():
             return 0, None
         worker_id = self.id
+        self._more_likely = True  # until we know: the room we ask for is not given to a start meanwhile
         self._claimed_at = self.now()
         places = self.registry.places()
         claimed: list[Claimed] = []
@@ -246,7 +265,7 @@ class Worker:
             self.alone = bool(claimed)
         if not claimed:
             claimed, due = await self._claim(worker_id, places, room, alone=False)
-        if worker_id != self.id:
+        if worker_id != self.id or self._is_fenced():
             return 0, None  # fenced meanwhile: these claims went with the old incarnation
         self._more_likely = bool(claimed)
         for row in claimed:
@@ -255,7 +274,7 @@ class Worker:
 
     def _unproved(self) -> bool:
         """Whether something runs here that has not committed a turn under its claim: it might be what kills us."""
-        return any(not execution.proved for execution in self.executions.values())
+        return bool(self._expected) or any(not execution.proved for execution in self.executions.values())
 
     async def _claim(
         self, worker_id: bytes, places: list[tuple[str, int]], limit: int, *, alone: bool
@@ -288,6 +307,8 @@ class Worker:
         """Whether a start in this process may come with our claim: only where it overtakes nobody."""
         return (
             self.claims_starts
+            and asyncio.get_running_loop() is self.loop  # a service may live on another one
+            and not self._is_fenced()
             and not (self.stopping or self.alone or self._suspects or self._more_likely)
             and len(self.executions) + len(self._expected) < self.concurrency
             and born.queue == self.queue
@@ -301,10 +322,21 @@ class Worker:
         """What became of a start that was to come with our claim."""
         self._expected.discard(born.id)
         if outcome is Outcome.CLAIMED:
-            if born.claimed_by == self.id and not self.stopping:  # else whoever fenced us has put it back
-                self.take(claimed_at_birth(born))
+            if born.claimed_by == self.id and not self.stopping and not self._is_fenced():
+                self._context.copy().run(self.take, claimed_at_birth(born))  # not in its starter's context
+            else:
+                self.spawn(self._decline(born))
         elif outcome is not Outcome.MOVED:
             self._claims_in_doubt = True  # the reply was lost: look for the claim, and let it go
+
+    async def _decline(self, born: NewInstance) -> None:
+        """We stop, or are not who we were: let others have it now. If this fails, our end or our fencing does it."""
+        await self.store.write(
+            "release_claim", tenant_id=born.tenant_id, id=born.id, fence=1, worker_id=born.claimed_by,
+            run_at=born.run_at,
+        )  # fmt: skip
+        if self._on_committed is not None:
+            self._on_committed(Turn(born.tenant_id, born.id, starts=[born]))
 
     def runs(self, tenant_id: str, id_: bytes) -> bool:
         execution = self.executions.get(id_)
@@ -316,10 +348,21 @@ class Worker:
         self.wakeup.set()
 
     def take(self, claimed: Claimed) -> None:
-        definition = self.registry.find(claimed.definition_key, claimed.definition_version)
-        execution: Execution = (definition.execution or Execution)(self, claimed, definition)
+        try:
+            definition = self.registry.find(claimed.definition_key, claimed.definition_version)
+            execution: Execution = (definition.execution or Execution)(self, claimed, definition)
+        except Exception as error:  # a history that cannot be read: its neighbours must not suffer
+            log.error("instance_unreadable", instance_id=ids.instance_word(claimed.id), error=repr(error))
+            self.spawn(self._put_off(claimed))
+            return
         self.executions[claimed.id] = execution
         self.guard(execution, execution.begin)
+
+    async def _put_off(self, claimed: Claimed) -> None:
+        await self.store.write(
+            "release_claim", tenant_id=claimed.tenant_id, id=claimed.id, fence=claimed.fence, worker_id=self.id,
+            run_at=self.now() + UNREADABLE,
+        )  # fmt: skip
 
     def guard(self, execution: Execution, work: Callable[..., None], *args: Any) -> None:
         """Every way into an execution is watched like this: whatever goes wrong inside must not leave it claimed and
@@ -382,17 +425,22 @@ class Worker:
             return
         self._looked_at = now
         worker_id = self.id
-        for tenant_id, id_, fence, woken in await self.store.fetch("held_claims", worker_id=worker_id):
-            execution = self.executions.get(id_)
-            if execution is None:
-                if self._claims_in_doubt and id_ not in self._expected:
-                    await self.store.write(
-                        "release_claim", tenant_id=tenant_id, id=id_, fence=fence, worker_id=worker_id,
-                        run_at=self.now(),
-                    )  # fmt: skip
-            elif execution.tenant_id == tenant_id and woken > execution.woken:
-                self.fetch_events(execution)
-        self._claims_in_doubt = False
+        # Taken down before we look: a doubt that is raised while we do must be looked at again.
+        in_doubt, self._claims_in_doubt = self._claims_in_doubt, False
+        try:
+            for tenant_id, id_, fence, woken in await self.store.fetch("held_claims", worker_id=worker_id):
+                execution = self.executions.get(id_)
+                if execution is None:
+                    if in_doubt and id_ not in self._expected:
+                        await self.store.write(
+                            "release_claim", tenant_id=tenant_id, id=id_, fence=fence, worker_id=worker_id,
+                            run_at=self.now(),
+                        )  # fmt: skip
+                elif execution.tenant_id == tenant_id and woken > execution.woken:
+                    self.fetch_events(execution)
+        except BaseException:
+            self._claims_in_doubt |= in_doubt
+            raise
 
     def event_for(self, instance_id: bytes) -> None:
         """An event was committed in this process: if its instance runs here, it need not wait for the next look."""
