@@ -30,6 +30,7 @@ class Mutant(NamedTuple):
 
 
 CRASH = "tests/crash/test_crash_anywhere.py"
+BIRTH = "tests/flows/test_claimed_from_birth.py"
 MUTANTS = [
     Mutant("the worker's fence is not looked at in a commit (SQLite)", "store/sqlite.py",
            'if connection.execute(live, (worker_id,)).fetchone() is None:\n                raise _Lost',
@@ -54,11 +55,26 @@ MUTANTS = [
     Mutant("a fencing does not wait for the batch under way (PostgreSQL)", "store/postgres.py",
            'await connection.execute(statement("lock_worker", "postgres").sql, worker_id)', "pass", "tests/store"),
     Mutant("a claim on its way is taken for a lost one", "worker/worker.py",
-           "if self._claims_in_doubt and id_ not in self._expected:", "if self._claims_in_doubt:",
-           "tests/flows/test_claimed_from_birth.py"),
+           "if in_doubt and id_ not in self._expected:", "if in_doubt:", BIRTH),
+    Mutant("a doubt raised while claims are looked at is forgotten", "worker/worker.py",
+           "        except BaseException:\n            self._claims_in_doubt |= in_doubt\n            raise",
+           "        finally:\n            self._claims_in_doubt = False", BIRTH),
     Mutant("a worker runs what it was born with under an older name", "worker/worker.py",
-           "if born.claimed_by == self.id and not self.stopping:", "if True:",
-           "tests/flows/test_claimed_from_birth.py"),
+           "if born.claimed_by == self.id and not self.stopping and not self._is_fenced():", "if not self.stopping:",
+           BIRTH),
+    Mutant("a stopping worker keeps what is born to it", "worker/worker.py",
+           "self.spawn(self._decline(born))", "pass", BIRTH),
+    Mutant("births do not count against the room of claims", "worker/worker.py",
+           "self.concurrency - len(self.executions) - len(self._expected), CLAIM_MAX",
+           "self.concurrency - len(self.executions), CLAIM_MAX", BIRTH),
+    Mutant("births take the room that a claim has asked for", "worker/worker.py",
+           "self._more_likely = True  # until we know", "pass  # until we know", BIRTH),
+    Mutant("a full worker lets its own process overtake all others", "worker/worker.py",
+           "self._more_likely = True  # for all we know", "pass  # for all we know", BIRTH),
+    Mutant("a suspect runs beside a birth", "worker/worker.py",
+           "return bool(self._expected) or any(", "return any(", BIRTH),
+    Mutant("a new name is used before its committer is there", "worker/worker.py",
+           "        worker_id = uuid4().bytes\n", "        worker_id = self.id = uuid4().bytes\n", BIRTH),
     Mutant("a taken seq is not noticed (version, PostgreSQL)", "store/postgres.py",
            "if won == len(batch.first) and started", "if started", "tests/store tests/spine -k postgres"),
     Mutant("a taken seq is not noticed (version, SQLite)", "store/sqlite.py",

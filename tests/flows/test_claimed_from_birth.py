@@ -192,8 +192,8 @@ async def test_a_claim_on_its_way_is_not_taken_for_one_that_was_lost(url: str) -
         starting = asyncio.create_task(app.start("note", 1))
         await until(lambda: bool(query(url, "select 1 from holdfast.instances")))
         worker._claims_in_doubt = True
-        worker.wakeup.set()
-        await until(lambda: not worker._claims_in_doubt)
+        await worker._look_at_claims()
+        assert query(url, "select locked_by is not null from holdfast.instances") == [(True,)]
         hold.set()
         handle = await starting
         app.go.set()
@@ -315,6 +315,59 @@ async def test_the_concurrency_holds_for_claims_and_births_together(url: str) ->
         await watching
     assert peak == 2
     await sound(url)
+
+
+async def test_a_start_on_its_way_takes_room_from_the_next_claim(url: str) -> None:
+    app, other = App(url), App(url)
+    async with other, app, app.worker(concurrency=1, poll_seconds=30) as worker:
+        await idle(worker)
+        store = app.service.store
+        commit, hold = store.commit, asyncio.Event()
+
+        async def slow(worker_id: bytes | None, turns: Any) -> Any:
+            if worker_id is None:
+                await hold.wait()
+            return await commit(worker_id, turns)
+
+        store.commit = slow  # type: ignore[method-assign]
+        starting = asyncio.create_task(app.start("note", "mine"))
+        await until(lambda: bool(worker._expected))
+        await other.start("note", "foreign")
+        assert await worker.run_once() == (0, None)
+        hold.set()
+        handle = await starting
+        await until(lambda: app.runs == ["mine"])
+        assert len(worker.executions) == 1
+        app.go.set()
+        assert await handle.result(timeout=20) == "mine"
+
+
+async def test_a_claim_on_its_way_takes_room_from_the_next_start(url: str) -> None:
+    app, other = App(url), App(url)
+    async with other, app, app.worker(concurrency=1, poll_seconds=30) as worker:
+        await idle(worker)
+        foreign = await other.start("note", "foreign")
+        store = app.service.store
+        claim, claimed, hold = store.claim, asyncio.Event(), asyncio.Event()
+
+        async def slow_reply(*args: Any, **options: Any) -> Any:
+            found = await claim(*args, **options)
+            claimed.set()
+            await hold.wait()
+            return found
+
+        store.claim = slow_reply  # type: ignore[method-assign]
+        claiming = asyncio.create_task(worker.run_once())
+        await claimed.wait()
+        mine = await app.start("note", "mine")
+        hold.set()
+        await claiming
+        await until(lambda: app.runs == ["foreign"])
+        assert len(worker.executions) == 1
+        assert (await mine.status()).status == "pending"
+        app.go.set()
+        assert await foreign.result(timeout=20) == "foreign"
+        assert await mine.result(timeout=20) == "mine"
 
 
 async def test_a_suspect_waits_for_a_start_that_is_on_its_way(url: str) -> None:

@@ -359,10 +359,14 @@ class Worker:
         self.guard(execution, execution.begin)
 
     async def _put_off(self, claimed: Claimed) -> None:
-        await self.store.write(
-            "release_claim", tenant_id=claimed.tenant_id, id=claimed.id, fence=claimed.fence, worker_id=self.id,
-            run_at=self.now() + UNREADABLE,
-        )  # fmt: skip
+        try:
+            await self.store.write(
+                "release_claim", tenant_id=claimed.tenant_id, id=claimed.id, fence=claimed.fence, worker_id=self.id,
+                run_at=self.now() + UNREADABLE,
+            )  # fmt: skip
+        except Exception as error:
+            log.warning("claim_not_released", error=repr(error))
+            self._claims_in_doubt = True  # the next look lets it go
 
     def guard(self, execution: Execution, work: Callable[..., None], *args: Any) -> None:
         """Every way into an execution is watched like this: whatever goes wrong inside must not leave it claimed and
