@@ -147,6 +147,8 @@ MUTANTS = [
            "if codec.decode(input_) != codec.decode(born.input):", "if False:", "tests/flows -k sqlite"),
     Mutant("one tenant's backlog starves the others", "store/sqlite.py",
            "max(limit // len(heads), 1)", "limit", "tests/store -k sqlite"),
+    Mutant("the tenant with the oldest work goes first", "store/sqlite.py",
+           "heads = heads[:limit]", "heads = heads[:1]", "tests/processes/test_fair.py -k sqlite"),
     Mutant("a contradiction is overlooked", "engine/journal.py",
            "if recorded.args and args and recorded.args != args:", "if False:",
            "tests/engine tests/flows -k 'not postgres'"),
