@@ -149,6 +149,8 @@ MUTANTS = [
            "max(limit // len(heads), 1)", "limit", "tests/store -k sqlite"),
     Mutant("the tenant with the oldest work goes first", "store/sqlite.py",
            "heads = heads[:limit]", "heads = heads[:1]", "tests/processes/test_fair.py -k sqlite"),
+    Mutant("two people's words on one question are both accepted", "app/effects.py",
+           'f"{question}{taken + 1}"', 'f"{question}{actor}"', "tests/flows/test_desk.py -k sqlite"),
     Mutant("a contradiction is overlooked", "engine/journal.py",
            "if recorded.args and args and recorded.args != args:", "if False:",
            "tests/engine tests/flows -k 'not postgres'"),

@@ -203,7 +203,8 @@ async def test_the_second_person_is_somebody_else(harness: Harness, provider: Fa
 async def test_two_people_who_decide_at_once_start_it_again_only_once(harness: Harness, provider: FakeProvider) -> None:
     handle, view = await unknown(harness, provider, "reset_after", "reset_after", "ok")
     await harness.effects.resolve(view.id, "did_not_happen", **ANN)
-    await harness.effects.resolve(view.id, "did_not_happen", actor="bob", reason="me too")
+    with pytest.raises(EffectNotOpen, match="ann was first and said 'did_not_happen'"):
+        await harness.effects.resolve(view.id, "did_not_happen", actor="bob", reason="me too")
     await harness.run_until_idle()
     assert len(provider.calls) == 2  # the second attempt is unknown too, and nobody has decided about that one
     assert (await handle.status()).status == "waiting"
@@ -213,6 +214,56 @@ async def test_two_people_who_decide_at_once_start_it_again_only_once(harness: H
     await harness.run_until_idle()
     assert (await handle.status()).status == "completed"
     assert len(provider.calls) == 3
+
+
+async def test_a_word_that_came_too_late_is_refused_not_dropped(harness: Harness, provider: FakeProvider) -> None:
+    handle, view = await unknown(harness, provider, "reset_after")
+    raced = await asyncio.gather(
+        harness.effects.resolve(view.id, "happened", result={"id": "prov-1"}, **ANN),
+        harness.effects.resolve(view.id.removeprefix("eff_").upper(), "abort", actor="bob", reason="no"),
+        return_exceptions=True,
+    )
+    [refused] = [error for error in raced if error is not None]
+    assert isinstance(refused, EffectNotOpen) and "your word is not recorded" in str(refused)
+    await harness.run_until_idle()
+    [entry] = await entries(handle, "EFFECT_RESOLVED")
+    winner = ["ann", "bob"][raced.index(None)]
+    assert entry.payload["actor"] == winner and f"{winner} was first" in str(refused)
+    assert (await harness.effects.show(view.id)).resolved_by == winner
+    assert query(harness.url, "select count(*) from holdfast.events where consumed_seq is null") == [(0,)]
+
+
+async def test_the_same_word_twice_is_one_word(harness: Harness, provider: FakeProvider) -> None:
+    handle, view = await unknown(harness, provider, "reset_after")
+    for _ in range(2):
+        await harness.effects.resolve(view.id, "did_not_happen", **ANN)
+    await harness.run_until_idle()
+    assert len(provider.calls) == 2 and len(await entries(handle, "EFFECT_RESOLVED")) == 1
+
+
+async def test_a_word_about_an_attempt_that_is_over_is_refused_however_late_it_is_found(
+    harness: Harness, provider: FakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, view = await unknown(harness, provider, "reset_after", "reset_after")
+    store = harness.service.store
+    fetch = store.fetch
+
+    async def ann_is_quicker(name: str, **values: Any) -> Any:
+        rows = await fetch(name, **values)
+        if name == "read_effect":  # bob's look; before his word is committed, ann's is, and a turn takes it
+            monkeypatch.setattr(store, "fetch", fetch)
+            await harness.effects.resolve(view.id, "did_not_happen", **ANN)
+            await harness.run_until_idle()
+        return rows
+
+    monkeypatch.setattr(store, "fetch", ann_is_quicker)
+    with pytest.raises(EffectNotOpen, match="ann was first"):
+        await harness.effects.resolve(view.id, "did_not_happen", actor="bob", reason="me too")
+    [again] = await harness.effects.list()
+    assert (again.attempt, len(provider.calls)) == (2, 2)
+    await harness.effects.resolve(view.id, "did_not_happen", actor="bob", reason="now for the second")
+    await harness.run_until_idle()
+    assert (await handle.status()).status == "completed"
 
 
 async def test_a_result_that_does_not_fit_what_the_step_returns_leaves_the_choice_open(

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from uuid_utils import uuid4
 
 from holdfast.app import instances
 from holdfast.engine import codec, ids
 from holdfast.engine.effects import may_choose
 from holdfast.engine.errors import BadInput, EffectNotFound, EffectNotOpen
 from holdfast.engine.retry import storable
+from holdfast.engine.turns import NewEvent
 
 if TYPE_CHECKING:
     from holdfast.app.service import Service
@@ -126,6 +126,11 @@ async def resolve(
             raise BadInput(f"{field} holds a NUL or half a character: the database cannot keep it")
     if second_person is not None and second_person.strip() in ("", actor.strip()):
         raise BadInput("second_person must be somebody else than the actor")
+    # Each time the effect stands open is one question with one answer, numbered by the answers taken before. Counted
+    # before the effect is read: whoever decides meanwhile has the same number, and the event's id lets one of them in.
+    raw = ids.parse("eff", effect)
+    question = f"resolution:{ids.effect_word(raw)}:"
+    [(taken,)] = await service.store.fetch("count_resolutions_taken", tenant_id=tenant_id, id=raw, ids=f"{question}%")
     view = await read_effect(service, tenant_id, effect)
     if view.state != "outcome_unknown":
         raise EffectNotOpen(f"effect {effect} is {view.state}: only an effect of unknown outcome can be resolved")
@@ -140,10 +145,17 @@ async def resolve(
         "accept_double": accept_double, "second_person": second_person, "attempt": view.attempt,
     }  # fmt: skip
     payload = codec.encode(words, "the resolution", service.payload_limit)
-    await instances.send(
-        service, tenant_id, ids.parse("ins", view.instance_id), "resolution", view.step, payload,
-        f"resolution:{view.id}:{view.attempt}:{uuid4().hex}", "be resolved",
+    event = NewEvent(
+        tenant_id, ids.parse("ins", view.instance_id), f"{question}{taken + 1}", "resolution", view.step,
+        payload, service.store.now(),
     )  # fmt: skip
+    there = await instances.put(service, event, "be resolved")
+    if there is not None and there[2] != codec.decode(payload):
+        said = there[2]
+        raise EffectNotOpen(
+            f"effect {effect}: {said['actor']} was first and said {said['resolution']!r} ({said['reason']}); "
+            "your word is not recorded: look at the effect again once that one has been taken"
+        )
 
 
 def _call_is_over(view: EffectView) -> bool:

@@ -112,16 +112,23 @@ async def send(
 ) -> bool:
     """Commit a fact for an instance and wake it. False if this very event was there already."""
     event = NewEvent(tenant_id, id_, event_id, kind, name, payload, service.store.now())
+    there = await put(service, event, asked)
+    if there is not None and (there[:2] != (kind, name) or there[2] != codec.decode(payload)):
+        raise BadInput(
+            f"event id {event_id!r} was already used for another {there[0]} ({there[1]!r}): ids name one event"
+        )
+    return there is None
+
+
+async def put(service: Service, event: NewEvent, asked: str) -> tuple[str, str, Any] | None:
+    """Commit an event, or say what stands under its id already: kind, name and payload. The id is the guard."""
+    tenant_id, id_ = event.tenant_id, event.instance_id
     if await service.commit(Turn(tenant_id, id_, events=[event])) is Outcome.COMMITTED:
-        return True
-    found = await service.store.fetch("read_event", tenant_id=tenant_id, instance_id=id_, id=event_id)
+        return None
+    found = await service.store.fetch("read_event", tenant_id=tenant_id, instance_id=id_, id=event.id)
     if found:
-        kind_there, name_there, payload_there, _, _ = found[0]
-        if (kind_there, name_there) != (kind, name) or codec.decode(payload_there) != codec.decode(payload):
-            raise BadInput(
-                f"event id {event_id!r} was already used for another {kind_there} ({name_there!r}): ids name one event"
-            )
-        return False
+        kind, name, payload, _, _ = found[0]
+        return kind, name, codec.decode(payload)
     view = await read(service, tenant_id, id_, steps=False)
     raise InstanceEnded(view.id, view.status, asked)
 
