@@ -1,6 +1,8 @@
 """The effect desk: a named person says what became of an effect, with a reason, and it is kept."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -241,22 +243,33 @@ async def test_the_same_word_twice_is_one_word(harness: Harness, provider: FakeP
     assert len(provider.calls) == 2 and len(await entries(handle, "EFFECT_RESOLVED")) == 1
 
 
+def after_the_look(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
+    """Let something happen between the desk's look at the effect and the commit of the word about it."""
+    store = harness.service.store
+    fetch = store.fetch
+
+    async def looked(name: str, **values: Any) -> Any:
+        rows = await fetch(name, **values)
+        if name == "read_effect":
+            monkeypatch.setattr(store, "fetch", fetch)
+            await happens()
+        return rows
+
+    monkeypatch.setattr(store, "fetch", looked)
+
+
 async def test_a_word_about_an_attempt_that_is_over_is_refused_however_late_it_is_found(
     harness: Harness, provider: FakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle, view = await unknown(harness, provider, "reset_after", "reset_after")
-    store = harness.service.store
-    fetch = store.fetch
 
-    async def ann_is_quicker(name: str, **values: Any) -> Any:
-        rows = await fetch(name, **values)
-        if name == "read_effect":  # bob's look; before his word is committed, ann's is, and a turn takes it
-            monkeypatch.setattr(store, "fetch", fetch)
-            await harness.effects.resolve(view.id, "did_not_happen", **ANN)
-            await harness.run_until_idle()
-        return rows
+    async def ann_is_quicker() -> None:
+        await harness.effects.resolve(view.id, "did_not_happen", **ANN)
+        await harness.run_until_idle()
 
-    monkeypatch.setattr(store, "fetch", ann_is_quicker)
+    after_the_look(harness, monkeypatch, ann_is_quicker)
     with pytest.raises(EffectNotOpen, match="ann was first"):
         await harness.effects.resolve(view.id, "did_not_happen", actor="bob", reason="me too")
     [again] = await harness.effects.list()
@@ -264,6 +277,30 @@ async def test_a_word_about_an_attempt_that_is_over_is_refused_however_late_it_i
     await harness.effects.resolve(view.id, "did_not_happen", actor="bob", reason="now for the second")
     await harness.run_until_idle()
     assert (await handle.status()).status == "completed"
+
+
+async def test_a_word_about_an_attempt_that_another_has_followed_by_itself_is_noted_and_decides_nothing(
+    harness: Harness, provider: FakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare(harness, provider, mode="keyed", window=timedelta(hours=1))
+    provider.plan("timeout_before", "timeout_before")
+    handle = await harness.start("pay")
+    await harness.run_until_idle()
+    [view] = await harness.effects.list()
+
+    async def it_is_repeated() -> None:
+        while len(provider.calls) < 2:
+            await harness.advance(seconds=1)
+
+    after_the_look(harness, monkeypatch, it_is_repeated)
+    await harness.effects.resolve(view.id, "abort", **ANN)
+    await harness.run_until_idle()
+    assert await entries(handle, "EFFECT_RESOLVED") == []
+    [noted] = await entries(handle, "INSTANCE_RESUMED")
+    assert (noted.payload["actor"], noted.payload["attempt"]) == ("ann", 1)
+    while (await handle.status()).status == "waiting":
+        await harness.advance(seconds=1)
+    assert await handle.result(timeout=0) == provider.find(provider.calls[0])
 
 
 async def test_a_result_that_does_not_fit_what_the_step_returns_leaves_the_choice_open(
