@@ -1,6 +1,7 @@
 """A start in a worker's own process comes with its claim, if that worker has nothing better to do."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,12 @@ from holdfast import Context, Holdfast, InstanceNotFound, ResultNotReady
 from holdfast.worker.worker import Worker
 from tests.flows.support import query, types, until
 from tests.support.auditor import assert_sound
+
+Happening = Callable[[], Coroutine[Any, Any, Any]]
+
+
+async def nothing() -> None:
+    pass
 
 
 class App(Holdfast):
@@ -47,6 +54,32 @@ class App(Holdfast):
 
         self.service.store.claim = counted  # type: ignore[method-assign]
         return counts
+
+    def lose_replies(self, count: int) -> list[int]:
+        """To the next starts. What is returned empties as they are lost."""
+        left = [1] * count
+
+        async def lost() -> None:
+            if left:
+                left.pop()
+                raise ConnectionResetError("the reply was lost")
+
+        self.around_starts(after=lost)
+        return left
+
+    def around_starts(self, *, before: Happening = nothing, after: Happening = nothing) -> None:
+        """Let something happen before a door's turns are committed, or between their commit and its reply."""
+        commit = self.service.store.commit
+
+        async def around(worker_id: bytes | None, turns: Any) -> Any:
+            if worker_id is not None:
+                return await commit(worker_id, turns)
+            await before()
+            found = await commit(worker_id, turns)
+            await after()
+            return found
+
+        self.service.store.commit = around  # type: ignore[method-assign]
 
 
 async def idle(worker: Worker) -> None:
@@ -130,17 +163,7 @@ async def test_a_start_whose_reply_is_lost_runs_all_the_same_and_once(url: str) 
     app.go.set()
     async with app, app.worker(poll_seconds=0.05) as worker:
         await idle(worker)
-        store = app.service.store
-        commit, lose = store.commit, [1]
-
-        async def lost(worker_id: bytes | None, turns: Any) -> Any:
-            found = await commit(worker_id, turns)
-            if worker_id is None and lose:
-                lose.pop()
-                raise ConnectionResetError("the reply was lost")
-            return found
-
-        store.commit = lost  # type: ignore[method-assign]
+        lose = app.lose_replies(1)
         with capture_logs():
             handle = await app.start("note", 1)
             assert await handle.result(timeout=20) == 1
@@ -155,18 +178,14 @@ async def test_a_worker_fenced_while_a_start_is_on_its_way_does_not_run_it_under
     async with app, app.worker(poll_seconds=0.05) as worker:
         await idle(worker)
         first, store = worker.id, app.service.store
-        commit, meddle = store.commit, [1]
 
-        async def fenced_meanwhile(worker_id: bytes | None, turns: Any) -> Any:
-            found = await commit(worker_id, turns)
-            if worker_id is None and meddle:
-                meddle.pop()
+        async def fenced_meanwhile() -> None:
+            if worker.id == first:
                 await store.release_worker(first, b"x" * 16, stopped=False)
                 worker.fenced(first)
                 await until(lambda: worker.id != first)
-            return found
 
-        store.commit = fenced_meanwhile  # type: ignore[method-assign]
+        app.around_starts(after=fenced_meanwhile)
         with capture_logs():
             handle = await app.start("note", 1)
             assert await handle.result(timeout=20) == 1
@@ -179,16 +198,8 @@ async def test_a_claim_on_its_way_is_not_taken_for_one_that_was_lost(url: str) -
     app = App(url)
     async with app, app.worker(poll_seconds=0.01) as worker:
         await idle(worker)
-        store = app.service.store
-        commit, hold = store.commit, asyncio.Event()
-
-        async def slow_reply(worker_id: bytes | None, turns: Any) -> Any:
-            found = await commit(worker_id, turns)
-            if worker_id is None:
-                await hold.wait()
-            return found
-
-        store.commit = slow_reply  # type: ignore[method-assign]
+        hold = asyncio.Event()
+        app.around_starts(after=hold.wait)
         starting = asyncio.create_task(app.start("note", 1))
         await until(lambda: bool(query(url, "select 1 from holdfast.instances")))
         worker._claims_in_doubt = True
@@ -235,15 +246,8 @@ async def test_a_doubt_raised_while_claims_are_looked_at_is_looked_at_again(url:
     async with app, app.worker(poll_seconds=0.05) as worker:
         await idle(worker)
         store = app.service.store
-        commit, look_up, write = store.commit, store.look_up, store.write
-        lose, expected, letting_go = [1, 1], [], asyncio.Event()
-
-        async def lost(worker_id: bytes | None, turns: Any) -> Any:
-            found = await commit(worker_id, turns)
-            if worker_id is None and lose:
-                lose.pop()
-                raise ConnectionResetError("the reply was lost")
-            return found
+        look_up, write = store.look_up, store.write
+        lose, expected, letting_go = app.lose_replies(2), [], asyncio.Event()
 
         async def first_is_slow(worker_id: bytes | None, turns: Any) -> Any:
             found = await look_up(worker_id, turns)
@@ -259,7 +263,7 @@ async def test_a_doubt_raised_while_claims_are_looked_at_is_looked_at_again(url:
 
         expect = worker.expect
         worker.expect = lambda born: (expected.append(born.id), expect(born))[1]  # type: ignore[method-assign]
-        store.commit, store.look_up, store.write = lost, first_is_slow, slow_release  # type: ignore[method-assign]
+        store.look_up, store.write = first_is_slow, slow_release  # type: ignore[method-assign]
         with capture_logs():
             first = asyncio.create_task(app.start("note", 1))
             await until(lambda: len(expected) == 1 and len(lose) < 2)
@@ -321,15 +325,8 @@ async def test_a_start_on_its_way_takes_room_from_the_next_claim(url: str) -> No
     app, other = App(url), App(url)
     async with other, app, app.worker(concurrency=1, poll_seconds=30) as worker:
         await idle(worker)
-        store = app.service.store
-        commit, hold = store.commit, asyncio.Event()
-
-        async def slow(worker_id: bytes | None, turns: Any) -> Any:
-            if worker_id is None:
-                await hold.wait()
-            return await commit(worker_id, turns)
-
-        store.commit = slow  # type: ignore[method-assign]
+        hold = asyncio.Event()
+        app.around_starts(before=hold.wait)
         starting = asyncio.create_task(app.start("note", "mine"))
         await until(lambda: bool(worker._expected))
         await other.start("note", "foreign")
@@ -374,15 +371,8 @@ async def test_a_suspect_waits_for_a_start_that_is_on_its_way(url: str) -> None:
     app = App(url)
     async with app, app.worker(poll_seconds=0.02) as worker:
         await idle(worker)
-        store = app.service.store
-        commit, seen = store.commit, asyncio.Event()
-
-        async def slow(worker_id: bytes | None, turns: Any) -> Any:
-            if worker_id is None:
-                await seen.wait()
-            return await commit(worker_id, turns)
-
-        store.commit = slow  # type: ignore[method-assign]
+        store, seen = app.service.store, asyncio.Event()
+        app.around_starts(before=seen.wait)
         starting = asyncio.create_task(app.start("note", "mine"))
         await until(lambda: bool(worker._expected))
         worker._suspects = True
@@ -417,16 +407,11 @@ async def test_a_start_that_meets_a_stopping_worker_goes_to_another_at_once(url:
             app.service.workers.reverse()  # the one that stops is asked first
             busy = await app.start("note", "keeps it from ending")
             await until(lambda: len(stops.executions) == 1)
-            store = app.service.store
-            commit = store.commit
 
-            async def stopping_meanwhile(worker_id: bytes | None, turns: Any) -> Any:
-                found = await commit(worker_id, turns)
-                if worker_id is None:
-                    stops.stopping = True
-                return found
+            async def stopping_meanwhile() -> None:
+                stops.stopping = True
 
-            store.commit = stopping_meanwhile  # type: ignore[method-assign]
+            app.around_starts(after=stopping_meanwhile)
             handle = await app.start("note", "late")
             await until(lambda: "late" in app.runs)
             assert len(stays.executions) == 1
