@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -117,6 +118,42 @@ async def test_closing_with_an_effect_under_way_leaves_it_unknown_and_loses_no_e
             assert (await harness.instance(handle.id).status()).status == "waiting"
             assert [view.state for view in await harness.effects.list()] == ["outcome_unknown"]
     assert len(provider.calls) <= 1
+
+
+async def test_an_instance_claimed_again_before_the_hand_back_was_answered_stays_known(url: str) -> None:
+    app, other = make(url), make(url)
+    blocked, release = asyncio.Event(), asyncio.Event()
+
+    @app.workflow("waits")
+    async def waits(ctx: Context) -> str:
+        await ctx.wait_for_signal("go")
+
+        async def block() -> None:
+            blocked.set()
+            await release.wait()
+
+        await ctx.step("block", block)
+        return "done"
+
+    async with other, app, app.worker(poll_seconds=0.02) as worker:
+        store = app.service.store
+        commit = store.commit
+
+        async def late_reply(worker_id: bytes | None, turns: Any) -> Any:
+            found = await commit(worker_id, turns)
+            if worker_id is not None:
+                store.commit = commit  # type: ignore[method-assign]
+                [handed_back] = worker.executions.values()
+                await other.instance(handle.id).signal("go")
+                await until(lambda: list(worker.executions.values()) != [handed_back])
+            return found
+
+        handle = await app.start("waits", start_at=datetime.now(UTC) + timedelta(seconds=0.1))
+        store.commit = late_reply  # type: ignore[method-assign]
+        await asyncio.wait_for(blocked.wait(), 20)
+        assert len(worker.executions) == 1, "it runs, and its worker does not know of it"
+        release.set()
+        assert await handle.result(timeout=20) == "done"
 
 
 async def test_two_workers_share_the_work_and_nothing_runs_twice(url: str) -> None:

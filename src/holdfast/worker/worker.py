@@ -184,13 +184,17 @@ class Worker:
             self._abandon(execution)
 
     def _abandon(self, execution: Execution) -> None:
-        if self.executions.get(execution.id) is execution:  # and not a later claim of the same instance
-            del self.executions[execution.id]
+        self._forget(execution)
         execution.abandon()
         for key, task in list(execution.running.items()):
             # A thread cannot be stopped: its result is awaited, and kept as evidence.
             if task is not None and key not in execution.threads:
                 task.cancel()
+
+    def _forget(self, execution: Execution) -> None:
+        """But not a later claim of the same instance, which may be here before our hand-back was answered."""
+        if self.executions.get(execution.id) is execution:
+            del self.executions[execution.id]
 
     def spawn(self, coroutine: Any) -> None:
         task = self.loop.create_task(coroutine)
@@ -509,7 +513,7 @@ class Worker:
             self._on_committed(turn)
 
     def handed_back(self, execution: Execution, ended: Change | None) -> None:
-        self.executions.pop(execution.id, None)
+        self._forget(execution)
         if ended is not None and self._on_ended is not None:
             self._on_ended(execution.id, ended)
         if self._more_likely and len(self.executions) <= self.concurrency * 3 // 4:
