@@ -222,3 +222,71 @@ class NotApplied(Exception):
 
 class Rejected(Exception):
     """Raised by an effect handler: the provider refused for good; nothing happened and no retry helps."""
+
+
+class DefinitionNotFound(HoldfastError):
+    """No such definition is published for this tenant."""
+
+    code = "definition_not_found"
+
+    def __init__(self, key: str, version: int | None = None) -> None:
+        which = f"version {version} of {key!r}" if version else f"a definition {key!r}"
+        super().__init__(f"{which} is not published here: `holdfast definitions list` shows what is")
+
+
+class DefinitionNotActive(HoldfastError):
+    """The definition is there, but no version of it may start new instances."""
+
+    code = "definition_not_active"
+
+    def __init__(self, key: str, newest: int) -> None:
+        super().__init__(
+            f"{key!r} has {newest} version{'s' if newest > 1 else ''} and none is active: "
+            f"`holdfast definitions activate {key} {newest}` lets new instances start"
+        )
+
+
+class EventNotTaken(HoldfastError):
+    """A strict send whose event no state of the instance takes now."""
+
+    code = "invalid_transition"
+
+    def __init__(self, event: str, state: str) -> None:
+        super().__init__(f"the instance is in {state!r} and takes no {event!r} there: nothing was changed")
+
+
+class EventNotTakenYet(HoldfastError):
+    """A strict send whose event is on record, but no worker has come to it in time."""
+
+    code = "event_not_taken_yet"
+
+    def __init__(self, event_id: str, seconds: float) -> None:
+        super().__init__(
+            f"event {event_id!r} is recorded, and no worker has taken it in {seconds:g} s: its turn will come; "
+            "ask again with the same id"
+        )
+
+
+class TaskNotFound(HoldfastError):
+    """No such task for this tenant."""
+
+    code = "task_not_found"
+
+    def __init__(self, task: str) -> None:
+        super().__init__(f"there is no task {task!r} here: `holdfast tasks list` shows the open ones")
+
+
+class TaskNotOpen(HoldfastError):
+    """The task is settled, or somebody else has it."""
+
+    code = "task_not_open"
+
+
+class FormRefused(HoldfastError):
+    """What was handed in does not fit the task's form; `problems` says where."""
+
+    code = "validation_failed"
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__("the form is refused: " + "; ".join(problems[:5]))

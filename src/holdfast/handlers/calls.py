@@ -10,10 +10,11 @@ from functools import partial
 from typing import Any
 
 from holdfast.engine.signatures import Signature, StepInfo
+from holdfast.engine.tasks import TaskInfo
 
 
 def bound(
-    function: Callable[..., Any], args: tuple[Any, ...], signature: Signature, info: StepInfo
+    function: Callable[..., Any], args: tuple[Any, ...], signature: Signature, info: StepInfo | TaskInfo
 ) -> Callable[[], Any]:
     """The call with its StepInfo in the place where it asks for it."""
     assert signature.info is not None
