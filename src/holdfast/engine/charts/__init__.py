@@ -1,0 +1,1 @@
+"""Statecharts: read, checked, compiled, advanced. Everything here is a pure function on values."""

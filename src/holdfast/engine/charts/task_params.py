@@ -1,0 +1,129 @@
+"""What a chart may say about a task: the fields every task has, and those of its type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.engine.ai import read_options
+from holdfast.engine.calendar import check_calendar
+from holdfast.engine.errors import HoldfastError
+from holdfast.engine.forms import check_schema
+from holdfast.engine.http_outcomes import checked_outcomes
+from holdfast.engine.tasks import TYPES
+from holdfast.engine.templates import check
+
+COMMON = frozenset((
+    "type", "name", "title", "description", "input", "delay", "run_at", "max_attempts", "backoff", "timeout",
+    "completion_event", "failure_event", "redact", "tags", "deadline",
+))  # fmt: skip
+EFFECT = frozenset(("mode", "window"))
+OF_TYPE = {
+    "HUMAN": frozenset(("assignee", "groups", "priority", "due_in", "due_at", "follow_up_in", "follow_up_at", "form")),
+    "TIMER": frozenset(("calendar",)),
+    "HTTP": EFFECT | frozenset((
+        "method", "url", "headers", "query", "json", "form", "body", "max_response_bytes", "follow_redirects",
+        "outcomes", "output", "idempotency_header",
+    )),
+    "EMAIL": EFFECT | frozenset(("to", "cc", "bcc", "reply_to", "from", "subject", "text", "html", "headers", "data")),
+    "AI": EFFECT | frozenset((
+        "prompt", "model", "schema", "policy", "max_tokens", "max_cost", "price_in", "price_out", "currency",
+        "assignee", "groups", "priority", "due_in", "max_input_bytes", "max_output_bytes", "timeout_seconds",
+    )),
+    "SYSTEM": frozenset(("handler",)),
+}  # fmt: skip
+
+
+def check_task(given: dict[str, Any], *, invoked: bool) -> list[tuple[str, str]]:
+    """(path within the task, what was expected) for everything that is wrong."""
+    problems: list[tuple[str, str]] = []
+    type_ = given.get("type")
+    if type_ not in TYPES:
+        return [("/type", f"expected one of {', '.join(TYPES)}")]
+    name = given.get("name")
+    if not isinstance(name, str) or not 1 <= len(name) <= 100 or "#" in name:
+        problems.append(
+            ("/name", "expected a name of 1 to 100 characters without #: it stands in the inbox and history")
+        )
+    known = COMMON | OF_TYPE[type_]
+    for key in given:
+        if key not in known:
+            problems.append((f"/{key}", f"{key!r} is not known for a task of type {type_}"))
+    for key in ("completion_event", "failure_event"):
+        if key in given and (not isinstance(given[key], str) or not given[key] or given[key].startswith("xstate.")):
+            problems.append((f"/{key}", "expected the name of an event, written out (no expression, no xstate.…)"))
+        if key in given and invoked:
+            problems.append((f"/{key}", "an invoked task answers with onDone and onError"))
+    attempts = given.get("max_attempts", 1)
+    if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= 1000:
+        problems.append(("/max_attempts", "expected a whole number from 1 to 1,000"))
+    if "mode" in given and given["mode"] not in ("keyed", "manual"):
+        problems.append(("/mode", 'expected "keyed" or "manual"'))
+    if sum(key in given for key in ("delay", "run_at", "calendar")) > 1:
+        problems.append(("/run_at", "give one of `delay`, `run_at` and `calendar`"))
+    if not problems:
+        problems += _OF_ITS_OWN.get(type_, _nothing)(given)
+    return problems
+
+
+def _nothing(given: dict[str, Any]) -> list[tuple[str, str]]:
+    return []
+
+
+def _literal(value: Any) -> bool:
+    """Whether nothing in it is worked out later."""
+    if isinstance(value, dict):
+        return "@expr" not in value and all(map(_literal, value.values()))
+    return all(map(_literal, value)) if isinstance(value, list) else True
+
+
+def _human(given: dict[str, Any]) -> list[tuple[str, str]]:
+    if "form" in given and (problem := check_schema(given["form"])) is not None:
+        return [("/form", problem)]
+    return []
+
+
+def _timer(given: dict[str, Any]) -> list[tuple[str, str]]:
+    if not given.keys() & {"delay", "run_at", "calendar"}:
+        return [("", "a TIMER needs `delay`, `run_at` or `calendar`: when does it fire?")]
+    if "calendar" in given and _literal(given["calendar"]):
+        problem = check_calendar(given["calendar"])
+        return [("/calendar", problem)] if problem is not None else []
+    return []
+
+
+def _http(given: dict[str, Any]) -> list[tuple[str, str]]:
+    if "url" not in given:
+        return [("/url", "an HTTP task needs a url")]
+    problems = []
+    if sum(key in given for key in ("json", "form", "body")) > 1:
+        problems.append(("/body", "give one of `json`, `form` and `body`"))
+    if "outcomes" in given:
+        try:
+            checked_outcomes(given["outcomes"])
+        except Exception as error:
+            problems.append(("/outcomes", str(error)))
+    return problems
+
+
+def _email(given: dict[str, Any]) -> list[tuple[str, str]]:
+    problems = [(f"/{key}", f"an EMAIL task needs `{key}`") for key in ("to", "subject") if key not in given]
+    if not given.keys() & {"text", "html"}:
+        problems.append(("/text", "an EMAIL task needs `text`, `html` or both"))
+    for key in ("subject", "text", "html"):
+        if isinstance(given.get(key), str):
+            problems += [(f"/{key}", problem) for problem in check(given[key])]
+    return problems
+
+
+def _ai(given: dict[str, Any]) -> list[tuple[str, str]]:
+    for key in ("prompt", "policy", "schema", "redact"):
+        if not _literal(given.get(key)):
+            return [(f"/{key}", "is written out in the chart: what data says must not change it")]
+    try:
+        read_options({k: v for k, v in given.items() if _literal(v)})
+    except HoldfastError as error:
+        return [("", str(error))]
+    return []
+
+
+_OF_ITS_OWN = {"HUMAN": _human, "TIMER": _timer, "HTTP": _http, "EMAIL": _email, "AI": _ai}
