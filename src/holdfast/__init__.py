@@ -1,11 +1,14 @@
 """Holdfast: durable workflows for processes that touch money and people."""
 
 from holdfast.app.dead_letters import DeadLetterView
+from holdfast.app.definitions import DefinitionView, MigrationView
 from holdfast.app.effects import EffectView, Observation
 from holdfast.app.instances import HistoryEntry, InstanceView
+from holdfast.app.tasks import TaskView
 from holdfast.app.verify import Fault, Verdict
 from holdfast.app.workers import WorkerView
 from holdfast.engine.builder import LoopExhausted, Workflow
+from holdfast.engine.charts.document import BadChart, Problem
 from holdfast.engine.context import Context
 from holdfast.engine.effects import Found
 from holdfast.engine.errors import (
@@ -16,10 +19,15 @@ from holdfast.engine.errors import (
     ChildFailed,
     ConcurrentName,
     ConnectionRefused,
+    DefinitionNotActive,
+    DefinitionNotFound,
     EffectAborted,
     EffectFailed,
     EffectNotFound,
     EffectNotOpen,
+    EventNotTaken,
+    EventNotTakenYet,
+    FormRefused,
     HoldfastError,
     InstanceEnded,
     InstanceFailed,
@@ -34,19 +42,26 @@ from holdfast.engine.errors import (
     StoreNotMigrated,
     StoreTooNew,
     StoreUnavailable,
+    TaskNotFound,
+    TaskNotOpen,
     WorkflowNotRegistered,
 )
 from holdfast.engine.retry import Backoff
 from holdfast.engine.signatures import StepInfo
 from holdfast.engine.steps import effect
-from holdfast.facade import Effects, Handle, Holdfast, Tenant
+from holdfast.engine.tasks import TaskInfo
+from holdfast.engine.tenants import TenantPolicy
+from holdfast.facade import Definitions, Effects, Handle, Holdfast, Tasks, Tenant
+from holdfast.outside import Outside
 
 __all__ = [
-    "Backlogged", "Backoff", "BadDefinition", "BadInput", "BusinessKeyTaken", "ChildFailed", "ConcurrentName",
-    "ConnectionRefused", "Context", "DeadLetterView", "EffectAborted", "EffectFailed", "EffectNotFound",
-    "EffectNotOpen", "EffectView",
-    "Effects", "Fault", "Found", "Handle", "HistoryEntry", "Holdfast", "HoldfastError", "InstanceEnded",
-    "InstanceFailed", "InstanceNotFound", "InstanceView", "LoopExhausted", "NotApplied", "NotInWorkflow", "NotJson",
-    "Observation", "PayloadTooLarge", "Rejected", "ResultNotReady", "StepFailed", "StepInfo", "StoreNotMigrated",
-    "StoreTooNew", "StoreUnavailable", "Tenant", "Verdict", "WorkerView", "Workflow", "WorkflowNotRegistered", "effect",
+    "Backlogged", "Backoff", "BadChart", "BadDefinition", "BadInput", "BusinessKeyTaken", "ChildFailed",
+    "ConcurrentName", "ConnectionRefused", "Context", "DeadLetterView", "DefinitionNotActive", "DefinitionNotFound",
+    "Definitions", "DefinitionView", "effect", "EffectAborted", "EffectFailed", "EffectNotFound", "EffectNotOpen",
+    "Effects", "EffectView", "EventNotTaken", "EventNotTakenYet", "Fault", "FormRefused", "Found", "Handle",
+    "HistoryEntry", "Holdfast", "HoldfastError", "InstanceEnded", "InstanceFailed", "InstanceNotFound",
+    "InstanceView", "LoopExhausted", "MigrationView", "NotApplied", "NotInWorkflow", "NotJson", "Observation",
+    "Outside", "PayloadTooLarge", "Problem", "Rejected", "ResultNotReady", "StepFailed", "StepInfo",
+    "StoreNotMigrated", "StoreTooNew", "StoreUnavailable", "TaskInfo", "TaskNotFound", "TaskNotOpen", "Tasks",
+    "TaskView", "Tenant", "TenantPolicy", "Verdict", "WorkerView", "Workflow", "WorkflowNotRegistered",
 ]  # fmt: skip

@@ -5,25 +5,31 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Self, TypeVar
 
 import apsw
 from uuid_utils import uuid7
 
-from holdfast.app import effects, instances
+from holdfast.app import definitions, effects, instances, tasks, tenants
 from holdfast.app.dead_letters import DeadLetterView, list_dead_letters
+from holdfast.app.definitions import DefinitionView, MigrationView
 from holdfast.app.effects import EffectView
 from holdfast.app.instances import HistoryEntry, InstanceView
 from holdfast.app.joining import start_on
-from holdfast.app.registry import Definition, Registry
+from holdfast.app.registry import Definition, Registry, TaskHandler
 from holdfast.app.service import Service
+from holdfast.app.tasks import TaskView
 from holdfast.app.verify import Verdict, verify
 from holdfast.app.workers import WorkerView, list_workers
 from holdfast.engine import codec, ids
 from holdfast.engine.builder import Workflow
 from holdfast.engine.errors import BadInput, HoldfastError
 from holdfast.engine.retry import storable
+from holdfast.engine.signatures import signature_of
+from holdfast.engine.steps import Mode
+from holdfast.engine.tenants import TenantPolicy
+from holdfast.outside import Outside, handlers
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.sqlite import SqliteStore, connect
 from holdfast.sync import Sync
@@ -49,6 +55,10 @@ class Handle:
     async def status(self) -> InstanceView:
         return await instances.read(self._service, self.tenant_id, self._raw)
 
+    async def snapshot(self) -> dict[str, Any] | None:
+        """Where an instance of a chart stands: its state value, context, timers and children. None: not begun."""
+        return await instances.snapshot(self._service, self.tenant_id, self._raw)
+
     async def history(self, *, after: int = 0) -> list[HistoryEntry]:
         return await instances.history(self._service, self.tenant_id, self._raw, after=after)
 
@@ -65,6 +75,31 @@ class Handle:
             self._service, self.tenant_id, self._raw, "signal", name, raw, event_id, "take a signal"
         )  # fmt: skip
 
+    async def send(
+        self, event: str, payload: Any = None, *, id: str | None = None, strict: bool = False, timeout: float = 10.0
+    ) -> bool:
+        """Send an event. `strict`: wait for its turn, and raise EventNotTaken if no state takes it."""
+        if event.startswith("xstate."):
+            raise BadInput(f"event {event!r}: names that begin with xstate. are the chart's own")
+        event_id = _event_id(id)
+        new = await self.signal(event, payload, id=event_id)
+        if strict:
+            await instances.taken(self._service, self.tenant_id, self._raw, event, event_id, timeout)
+        return new
+
+    async def migrate(
+        self, version: int, states: dict[str, str] | None = None, *, actor: str, reason: str = "",
+        dry_run: bool = False, timeout: float = 10.0, **options: Any,
+    ) -> MigrationView:  # fmt: skip
+        """Move an instance of a chart to another version of its definition, by a map of old states to new ones.
+
+        States that both versions have map to themselves. `context={…}` sets fields; `stop=`, `start=` and `enter=` say
+        what becomes of invokes and states that only one version has. `dry_run=True` says what would happen."""
+        given = (self._service, self.tenant_id, self._raw, version, states or {}, options)
+        if dry_run:
+            return await definitions.try_migration(*given)
+        return await definitions.migrate(*given, actor=actor, reason=reason, timeout=timeout)
+
     async def cancel(self, reason: str = "", *, actor: str = "") -> None:
         """Ask it to end: what is under way is settled, owed compensations run, then it is cancelled."""
         raw = codec.encode({"reason": reason, "actor": actor})
@@ -72,9 +107,11 @@ class Handle:
             self._service, self.tenant_id, self._raw, "cancel", "", raw, _event_id(None), "be cancelled"
         )  # fmt: skip
 
-    async def resume(self, reason: str = "", *, actor: str = "") -> None:
-        """Have a parked instance looked at again, after the code was mended."""
-        raw = codec.encode({"reason": reason, "actor": actor})
+    async def resume(self, reason: str = "", *, actor: str = "", drop_event: bool = False) -> None:
+        """Have a parked instance looked at again, after what stopped it was mended.
+
+        `drop_event`: of a chart, put the event aside that it could not work off."""
+        raw = codec.encode({"reason": reason, "actor": actor} | ({"drop_event": True} if drop_event else {}))
         await instances.send(
             self._service, self.tenant_id, self._raw, "resume", "", raw, _event_id(None), "be resumed"
         )  # fmt: skip
@@ -103,7 +140,7 @@ class Tenant:
 
         `connection=`: start inside the caller's own transaction; the instance exists only if that commits."""
         service = self._holdfast.service
-        definition = service.registry.find(workflow, version)
+        definition = await self._definition(workflow, version)
         raw = definition.encode_input(input, service.payload_limit)
         if start_at is not None and start_at.tzinfo is None:
             raise BadInput("start_at must carry a time zone: without one nobody can say which moment is meant")
@@ -123,7 +160,7 @@ class Tenant:
     ) -> list[Handle]:  # fmt: skip
         """Start many at once; they share commits."""
         service = self._holdfast.service
-        definition = service.registry.find(workflow, version)
+        definition = await self._definition(workflow, version)
         given = list(inputs)
         keys = [None] * len(given) if business_keys is None else list(business_keys)
         if len(keys) != len(given):
@@ -143,6 +180,46 @@ class Tenant:
         ]
         await service.check_backlog(definition.queue, len(born))
         return [Handle(service, self.id, raw) for raw in await instances.start(service, born)]
+
+    async def _definition(self, key: str, version: int | None) -> Definition:
+        """Code registered here, or a published chart: the newest active version unless one is named."""
+        service = self._holdfast.service
+        if service.registry.has(key):
+            return service.registry.find(key, version)
+        found = await (
+            service.charts.newest(self.id, key) if version is None else service.charts.load(self.id, key, version)
+        )
+        return found if found is not None else service.registry.find(key, version)
+
+    async def send(
+        self, instance: str, event: str, payload: Any = None, *, id: str | None = None, strict: bool = False,
+        timeout: float = 10.0,
+    ) -> bool:  # fmt: skip
+        """Send an event to an instance. The same id twice is one event; False says it was there already.
+
+        `strict`: wait until the instance has taken it, and raise EventNotTaken if no state of it does."""
+        handle = self.instance(instance)
+        return await handle.send(event, payload, id=id, strict=strict, timeout=timeout)
+
+    @property
+    def definitions(self) -> Definitions:
+        return Definitions(self._holdfast, self.id)
+
+    @property
+    def tasks(self) -> Tasks:
+        return Tasks(self._holdfast, self.id)
+
+    async def policy(self) -> TenantPolicy:
+        """What this tenant's tasks may reach."""
+        return await tenants.read(self._holdfast.service.store, self.id)
+
+    async def set_policy(
+        self, *, http_hosts: list[str] | None = None, ai_enabled: bool | None = None, actor: str = "holdfast"
+    ) -> TenantPolicy:
+        """Say which hosts its HTTP tasks may call, and whether its AI tasks may call a model."""
+        return await tenants.change(
+            self._holdfast.service, self.id, http_hosts=http_hosts, ai_enabled=ai_enabled, actor=actor
+        )
 
     def instance(self, id: str) -> Handle:
         return Handle(self._holdfast.service, self.id, ids.parse("ins", id))
@@ -193,6 +270,60 @@ class Effects:
         )  # fmt: skip
 
 
+class Definitions:
+    """The published definitions of one tenant."""
+
+    def __init__(self, holdfast: Holdfast, tenant_id: str) -> None:
+        self._holdfast = holdfast
+        self._tenant_id = tenant_id
+
+    async def publish(self, spec: Any, *, key: str | None = None, actor: str = "holdfast") -> DefinitionView:
+        """Publish a chart (a dict or JSON text) as the next version of its key. The same content again is no new
+        version: the one that has it is returned."""
+        return await definitions.publish(self._holdfast.service, self._tenant_id, spec, key=key, actor=actor)
+
+    async def list(self, *, key: str | None = None, limit: int = 100) -> list[DefinitionView]:
+        return await definitions.list_definitions(self._holdfast.service, self._tenant_id, key=key, limit=limit)
+
+    async def show(self, key: str, version: int | None = None) -> DefinitionView:
+        """One definition with its document; the newest version unless one is named."""
+        return await definitions.read(self._holdfast.service, self._tenant_id, key, version)
+
+    async def set_status(self, key: str, version: int, status: str, *, actor: str = "holdfast") -> DefinitionView:
+        """ "active", "inactive" or "archived": whether new instances may start. Running ones go on."""
+        return await definitions.set_status(self._holdfast.service, self._tenant_id, key, version, status, actor=actor)
+
+
+class Tasks:
+    """The tasks of one tenant."""
+
+    def __init__(self, holdfast: Holdfast, tenant_id: str) -> None:
+        self._holdfast = holdfast
+        self._tenant_id = tenant_id
+
+    async def list(self, **wanted: Any) -> list[TaskView]:
+        """Tasks, by default the open ones; `status=`, `type=`, `assignee=`, `group=`, `instance=`, `limit=`."""
+        return await tasks.list_tasks(self._holdfast.service, self._tenant_id, **wanted)
+
+    async def show(self, task: str) -> TaskView:
+        return await tasks.read(self._holdfast.service, self._tenant_id, task)
+
+    async def claim(self, task: str, *, actor: str) -> TaskView:
+        """Take an unclaimed HUMAN task. Of two people at once, one gets it."""
+        return await tasks.claim(self._holdfast.service, self._tenant_id, task, actor)
+
+    async def unclaim(self, task: str, *, actor: str) -> TaskView:
+        return await tasks.unclaim(self._holdfast.service, self._tenant_id, task, actor)
+
+    async def complete(self, task: str, output: Any = None, *, actor: str, reason: str = "") -> TaskView:
+        """Hand in the result of a HUMAN task; its form is checked, the first word counts."""
+        return await tasks.complete(self._holdfast.service, self._tenant_id, task, output, actor=actor, reason=reason)
+
+    async def fail(self, task: str, *, actor: str, reason: str) -> TaskView:
+        """Say that a HUMAN task cannot be done, and why."""
+        return await tasks.fail(self._holdfast.service, self._tenant_id, task, actor=actor, reason=reason)
+
+
 class WorkerScope:
     """`async with hf.worker():` runs a worker for as long as the block lasts."""
 
@@ -207,7 +338,7 @@ class WorkerScope:
         self.worker = Worker(
             service.store, service.registry, liveness_for(service.store, self._lease),
             payload_limit=service.payload_limit, on_ended=service.waiters.ended, on_committed=service.stirred,
-            **self._options,
+            charts=service.charts, handlers=self._holdfast.built_in_handlers(), **self._options,
         )  # fmt: skip
         await self.worker.start()
         service.workers.append(self.worker)
@@ -232,11 +363,13 @@ class Holdfast:
         payload_limit: int = codec.PAYLOAD_LIMIT,
         backlog_limit: int | None = None,
         registry: Registry | None = None,
+        outside: Outside | None = None,
     ) -> None:
         self.url = url or os.environ.get("HOLDFAST_DATABASE_URL") or DEFAULT_URL
         self.registry = registry or Registry()
         self.payload_limit = payload_limit
         self.backlog_limit = backlog_limit
+        self.outside = outside or Outside()
         self._service: Service | None = None
         self._default = Tenant(self, "default")
         self.sync = Sync(self)
@@ -248,6 +381,24 @@ class Holdfast:
 
         def declare(function: F) -> F:
             self.registry.add_code(name, version, queue, function)
+            return function
+
+        return declare
+
+    def task_handler(
+        self, type: str, name: str, *, kind: str = "step", mode: Mode = "manual", window: timedelta | None = None,
+        lookup: Callable[..., Any] | None = None, timeout: float | None = None, thread: bool = True,
+    ) -> Callable[[F], F]:  # fmt: skip
+        """Declare a function as the handler of a chart's tasks of this type and name.
+
+        `kind`: "step" (safe to repeat), "transaction" (gets the open transaction) or "effect" (touches the world;
+        `mode`, `window` and `lookup` as for effects in code). It gets the task's input, and a `TaskInfo` where it asks
+        for one by annotation."""
+
+        def declare(function: F) -> F:
+            self.registry.add_handler(
+                TaskHandler(type, name, function, signature_of(function), kind, mode, window, lookup, timeout, thread)
+            )
             return function
 
         return declare
@@ -274,6 +425,10 @@ class Holdfast:
         self._service = Service(store, self.registry, self.payload_limit, self.backlog_limit)
         self._service.committer.start()
         store.on_hint(self._service)
+
+    def built_in_handlers(self) -> dict[str, TaskHandler]:
+        """What runs HTTP, EMAIL and AI tasks that have no handler of their own."""
+        return handlers(self.outside, self.service.policies, self.service.store.now)
 
     async def close(self) -> None:
         service, self._service = self._service, None
@@ -340,6 +495,24 @@ class Holdfast:
     def effects(self) -> Effects:
         """The effect desk of tenant "default"; `hf.tenant("acme").effects` is another's."""
         return self._default.effects
+
+    @property
+    def definitions(self) -> Definitions:
+        """The published definitions of tenant "default"."""
+        return self._default.definitions
+
+    @property
+    def tasks(self) -> Tasks:
+        """The tasks of tenant "default"."""
+        return self._default.tasks
+
+    async def publish(self, spec: Any, *, tenant: str | None = None, **options: Any) -> DefinitionView:
+        return await self._tenant(tenant).definitions.publish(spec, **options)
+
+    async def send(
+        self, instance: str, event: str, payload: Any = None, *, tenant: str | None = None, **options: Any
+    ) -> bool:
+        return await self._tenant(tenant).send(instance, event, payload, **options)
 
     async def dead_letters(self, *, tenant: str | None = None, limit: int = 100) -> list[DeadLetterView]:
         return await self._tenant(tenant).dead_letters(limit=limit)

@@ -19,6 +19,7 @@ from typing import Any
 from holdfast.engine.codec import PAYLOAD_LIMIT
 from holdfast.engine.errors import NotApplied, Rejected
 from holdfast.facade import Handle, Holdfast, make_store
+from holdfast.outside import Outside
 from holdfast.worker.liveness import liveness_for
 from holdfast.worker.worker import Worker
 
@@ -51,13 +52,14 @@ class Harness(Holdfast):
     def __init__(
         self, app: Holdfast | None = None, *, url: str | None = None, clock: ManualClock | None = None, seed: int = 1,
         wrap_store: Callable[[Any], Any] | None = None, liveness: Callable[[bytes], Any] | None = None,
-        verbose: bool = False,
+        verbose: bool = False, outside: Outside | None = None,
     ) -> None:  # fmt: skip
         self._folder = tempfile.TemporaryDirectory(prefix="holdfast-test-")
         super().__init__(
             url or f"sqlite:///{Path(self._folder.name) / 'test.db'}",
             registry=app.registry if app else None,
             payload_limit=app.payload_limit if app else PAYLOAD_LIMIT,
+            outside=outside or (app.outside if app else None),
         )
         self.clock = clock or ManualClock()
         self._seed = seed
@@ -77,7 +79,8 @@ class Harness(Holdfast):
         self.test_worker = Worker(
             service.store, service.registry, self._liveness or liveness_for(service.store),
             payload_limit=service.payload_limit, on_ended=service.waiters.ended,
-            on_committed=service.stirred, seed=self._seed, verbose=self._verbose,
+            on_committed=service.stirred, seed=self._seed, verbose=self._verbose, charts=service.charts,
+            handlers=self.built_in_handlers(),
         )  # fmt: skip
         self.test_worker.look_seconds = 0.0
         await self.test_worker.start(background=False)

@@ -190,7 +190,7 @@ async def kill(test: Harness, playing: asyncio.Task[Any]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
         worker.pool.shutdown(wait=True)
         for execution in list(worker.executions.values()):
-            execution.replay.close()
+            execution.close()
     if service is not None:
         for task in service.committer._tasks:
             task.cancel()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash import scenarios_charts  # noqa: F401  (adds its scenarios)
 from tests.crash.machinery import READS, WRITES, Meddler, Stage
 from tests.crash.scenarios import SCENARIOS, Scenario, World
 

@@ -19,12 +19,19 @@ from holdfast.engine.journal import (
 TYPES = [value for name, value in vars(h).items() if name.isupper() and isinstance(value, str)]
 
 
+CHARTS = (
+    h.EVENT_RECEIVED, h.EVENT_IGNORED, h.EVENT_DROPPED, h.EVENT_SENT, h.EVENT_EMITTED, h.STATE_TRANSITION, h.LOGGED,
+    h.TASK_CREATED, h.TASK_STARTED, h.TASK_RETRIED, h.TASK_COMPLETED, h.TASK_FAILED, h.TASK_CANCELLED, h.TASK_LATE,
+    h.TIMER_CANCELLED, h.DECISION_RECORDED, h.INCIDENT_RAISED, h.INSTANCE_MIGRATED,
+)  # fmt: skip
+
+
 def test_every_type_of_row_answers_opens_ends_undoes_or_is_none_of_a_calls_business() -> None:
     known = [set(ANSWERS), set(OPENINGS), set(ENDINGS), set(UNDOINGS)]
     assert sum(map(len, known)) == len(set.union(*known))  # none has two meanings
     assert set(TYPES) - set.union(*known) == {
         h.INSTANCE_STARTED, h.INSTANCE_COMPLETED, h.INSTANCE_FAILED, h.INSTANCE_CANCELLED, h.INSTANCE_PARKED,
-        h.INSTANCE_RESUMED, h.INSTANCE_WAITING,
+        h.INSTANCE_RESUMED, h.INSTANCE_WAITING, *CHARTS,
     }  # fmt: skip
 
 

@@ -84,7 +84,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 async def test_a_chart_and_a_code_workflow_share_worker_commit_and_history(url: str) -> None:
     hf = Holdfast("sqlite:///unused.db")
-    hf.registry.add(Definition("chart", "light", 1, "default", LightExecution, None, LightExecution))
+    hf.registry.add(Definition("light", "light", 1, "default", LightExecution, None, LightExecution))
 
     @hf.workflow("code")
     async def code(ctx: Context, n: int) -> int:

@@ -9,7 +9,7 @@ from holdfast.engine.history import genesis, payload_seal, seal
 from holdfast.engine.turns import Change, NewEvent, NewInstance, Outcome, Turn
 from holdfast.store.port import Claimed
 
-PLACES = [("work", 1)]
+PLACES = [("", "work", 1)]
 
 
 def an_id() -> bytes:

@@ -39,7 +39,9 @@ ANSWERS = (
 )  # fmt: skip
 OPENINGS = ("STEP_STARTED", "EFFECT_STARTED", "CHILD_STARTED")
 TAKEN_BY = {
-    "signal": ("SIGNAL_RECEIVED",),
+    "signal": ("SIGNAL_RECEIVED", "EVENT_RECEIVED", "EVENT_IGNORED", "EVENT_DROPPED"),
+    "task": ("TASK_COMPLETED", "TASK_FAILED", "TASK_LATE"),
+    "migrate": ("INSTANCE_MIGRATED", "EVENT_IGNORED"),
     "child": ("CHILD_COMPLETED", "CHILD_FAILED"),
     "cancel": ("INSTANCE_CANCELLING", "INSTANCE_RESUMED"),
     "resume": ("INSTANCE_RESUMED",),
@@ -55,11 +57,14 @@ EFFECT_STATES = {  # what the last entry of an effect says about the state of it
 }
 TABLES = {
     "instances": "tenant_id, id, kind, definition_key, definition_version, status, waiting_on, run_at, locked_by, "
-    "fence, attempts, woken, input, result, last_error, compensation, parent_id, parent_step, seq, hash, completed_at",
+    "fence, attempts, woken, input, result, last_error, compensation, parent_id, parent_step, seq, hash, completed_at, "
+    "snapshot, current_state",
     "history": "tenant_id, instance_id, seq, type, name, fence, at, payload, salt, hash, payload_hash",
     "events": "tenant_id, instance_id, id, kind, name, payload, sent_at, consumed_seq",
     "effects": "tenant_id, id, instance_id, step, mode, state, attempt, idempotency_key, fence, worker_id, resolution",
     "effect_observations": "tenant_id, id, effect_id, instance_id, worker_id, fence, attempt, outcome, payload",
+    "tasks": "tenant_id, id, instance_id, key, type, name, status, run_at, attempts, locked_by, fence, output, error, "
+    "completed_at, completed_by, closed_at, idempotency_key, invoke_id",
     "dead_letters": "tenant_id, id, source, instance_id, reason",
     "workers": "tenant_id, id, host, pid, stopped_at, fenced_at",
 }
@@ -111,6 +116,9 @@ class Database:
         self.effects: dict[Place, dict[str, Row]] = defaultdict(dict)
         for row in rows["effects"]:
             self.effects[row["tenant_id"], row["instance_id"]][row["step"]] = row
+        self.tasks: dict[Place, dict[str, Row]] = defaultdict(dict)
+        for row in rows["tasks"]:
+            self.tasks[row["tenant_id"], row["instance_id"]][row["key"]] = row
         self.buried = {(r["tenant_id"], r["instance_id"]) for r in rows["dead_letters"]}
         self.workers = {r["id"]: r for r in rows["workers"]}
 
@@ -246,6 +254,9 @@ def _alive(database: Database, finished: bool) -> Found:
             continue
         if status == "pending" and database.past(place):
             yield "I4", place, "it is pending, and it has a history"
+        if instance["kind"] == "chart":
+            yield from _chart_lives(database, place, instance)
+            continue
         if instance["run_at"] is not None:
             due = _next_due(database, place)
             if status == "waiting" and due is not None and instance["run_at"] > due:
@@ -427,6 +438,91 @@ def _answers(place: Place, past: list[Entry]) -> Found:
         answered[key] = entry.seq
 
 
+# -- charts: I4 and I6, by snapshot and tasks
+
+
+def _is_chart(database: Database, place: Place) -> bool:
+    instance = database.instances.get(place)
+    return instance is not None and instance["kind"] == "chart"
+
+
+def _chart_lives(database: Database, place: Place, instance: Row) -> Found:
+    """A chart that rests looks at the clock in time, and has seen every event."""
+    if instance["snapshot"] is None:
+        if instance["run_at"] is None:
+            yield "I4", place, "it has not begun, and nobody will look"
+        return
+    snapshot = json.loads(instance["snapshot"])
+    run_at = instance["run_at"]
+    if not snapshot.get("incident"):
+        if snapshot.get("inbox") and run_at is None:
+            yield "I4", place, f"{len(snapshot['inbox'])} answers wait to be worked off, and nobody will look"
+        times = [timer["due"] for timer in snapshot.get("timers", {}).values()] if not snapshot.get("ending") else []
+        times += [t["run_at"] for t in database.tasks[place].values() if t["closed_at"] is None and t["run_at"]]
+        if times and (run_at is None or run_at > min(times)):
+            yield "I4", place, f"it has work due at {min(times)}, and nobody looks before {run_at}"
+    for event in database.events.get(place, ()):
+        stuck = event["kind"] == "signal" and (snapshot.get("incident") or snapshot.get("ending"))
+        if event["consumed_seq"] is None and run_at is None and not stuck and event["kind"] != "resolution":
+            yield "I4", place, f"{event['kind']} {event['name']!r} arrived for it, and nobody will look"
+
+
+TASK_ENDS = {"TASK_COMPLETED": "succeeded", "TASK_FAILED": "failed", "TASK_CANCELLED": "cancelled"}
+
+
+def _charts(database: Database, _: bool) -> Found:
+    for place, instance in database.instances.items():
+        if instance["kind"] != "chart":
+            continue
+        past = database.past(place)
+        moves = [e for e in past if e.type == "STATE_TRANSITION"]
+        snapshot = None if instance["snapshot"] is None else json.loads(instance["snapshot"])
+        if bool(moves) != (snapshot is not None):
+            yield "I6", place, f"it has {len(moves)} moves in its history, and its snapshot is {snapshot!r}"
+        elif snapshot is not None:
+            if moves[-1].words["to"] != snapshot["value"]:
+                yield "I6", place, f"it stands in {snapshot['value']}, its history says {moves[-1].words['to']}"
+            here = None
+            for move in moves:
+                if move.words["from"] != here:
+                    yield "I6", place, f"entry {move.seq} leaves {move.words['from']}, it stood in {here}"
+                here = move.words["to"]
+            seqs = [move.words["seq"] for move in moves]
+            if seqs != sorted(set(seqs)) or seqs[-1] > snapshot.get("seq", 0):
+                yield "I6", place, f"its moves are numbered {seqs[-5:]}, its snapshot {snapshot.get('seq')}"
+        ended = instance["completed_at"] is not None
+        ends = [e for e in past if e.type in TERMINAL]
+        if bool(ends) != ended or len(ends) > 1:
+            yield "I13", place, f"it is {instance['status']}, and its history has {len(ends)} ends"
+        elif ends:
+            yield from _ending(place, instance, ends[-1])
+            if past[-1] is not ends[0]:
+                yield "I13", place, f"{past[-1].type} follows its end at entry {ends[0].seq}"
+        yield from _tasks_of(place, past, database.tasks.get(place, {}), ended)
+
+
+def _tasks_of(place: Place, past: list[Entry], rows: dict[str, Row], ended: bool) -> Found:
+    made = [e.name for e in past if e.type == "TASK_CREATED"]
+    if len(made) != len(set(made)):
+        yield "I6", place, "a task was created twice"
+    if set(made) != rows.keys():
+        yield "I6", place, f"its history made the tasks {sorted(made)}, its rows are {sorted(rows)}"
+    for key, row in rows.items():
+        ends = [e for e in past if e.name == key and e.type in TASK_ENDS]
+        expected = ids.effect_id(place[0], place[1], key)
+        if row["id"] != expected or row["idempotency_key"] != ids.idempotency_key(expected):
+            yield "I2", place, f"task {key!r}: its key does not follow from where it was born"
+        if len(ends) > 1:
+            yield "I6", place, f"task {key!r} ended {len(ends)} times"
+        if bool(ends) != (row["closed_at"] is not None):
+            yield "I6", place, f"task {key!r} is {row['status']}, closed at {row['closed_at']}; its history: {ends}"
+        if ended and not ends:
+            yield "I4", place, f"the instance has ended, and task {key!r} is still open"
+        # A person's word that came while its instance moved on stays in the row; the history says it was too late.
+        if ends and row["status"] != TASK_ENDS[ends[0].type] and row["completed_by"] is None:
+            yield "I6", place, f"task {key!r} is {row['status']}, its history says {ends[0].type}"
+
+
 # -- I8: timers
 
 
@@ -435,6 +531,9 @@ def _timers(database: Database, _: bool) -> Found:
         due: dict[tuple[str, str], int] = {}
         fired: set[str] = set()
         for entry in past:
+            if entry.type == "TIMER_CANCELLED" or (entry.type == "TIMER_STARTED" and _is_chart(database, place)):
+                due.pop(("timer", entry.name), None)  # a chart's timer has the name of its state's visit
+                fired.discard(entry.name)
             if entry.type == "TIMER_STARTED":
                 if ("timer", entry.name) in due:
                     yield "I8", place, f"timer {entry.name!r} was set twice"
@@ -624,7 +723,7 @@ def _tenants(database: Database, _: bool) -> Found:
 
 
 CHECKS: tuple[Callable[[Database, bool], Found], ...] = (
-    _effects, _alive, _chain, _fold, _timers, _events, _families, _compensations, _tenants,
+    _effects, _alive, _chain, _fold, _charts, _timers, _events, _families, _compensations, _tenants,
 )  # fmt: skip
 
 

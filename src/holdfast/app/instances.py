@@ -14,6 +14,8 @@ from holdfast.engine import history as h
 from holdfast.engine.errors import (
     BadInput,
     BusinessKeyTaken,
+    EventNotTaken,
+    EventNotTakenYet,
     InstanceEnded,
     InstanceFailed,
     InstanceNotFound,
@@ -118,6 +120,41 @@ async def send(
             f"event id {event_id!r} was already used for another {there[0]} ({there[1]!r}): ids name one event"
         )
     return there is None
+
+
+async def snapshot(service: Service, tenant_id: str, id_: bytes) -> dict[str, Any] | None:
+    rows = await service.store.fetch("read_snapshot", tenant_id=tenant_id, id=id_)
+    if not rows:
+        raise InstanceNotFound(ids.instance_word(id_), tenant_id)
+    return None if rows[0][0] is None else codec.decode(rows[0][0])
+
+
+async def taken(service: Service, tenant_id: str, id_: bytes, name: str, event_id: str, timeout: float) -> None:
+    """Wait until the instance's turn has taken the event; raise if no state of it did."""
+    row = await taken_by(service, tenant_id, id_, name, event_id, timeout)
+    if row[1] in (h.EVENT_IGNORED, h.EVENT_DROPPED):
+        [found] = await service.store.fetch("read_instance", tenant_id=tenant_id, id=id_)
+        raise EventNotTaken(name, found[16] or "")
+
+
+async def taken_by(service: Service, tenant_id: str, id_: bytes, name: str, event_id: str, timeout: float) -> Any:
+    """The history row that took the event, as soon as there is one."""
+    loop = asyncio.get_running_loop()
+    deadline, pause = loop.time() + timeout, 0.002
+    while True:
+        rows = await service.store.fetch("read_event", tenant_id=tenant_id, instance_id=id_, id=event_id)
+        seq = rows[0][4] if rows else None
+        if seq is not None:
+            break
+        [(status, *_)] = await service.store.fetch("read_ending", tenant_id=tenant_id, id=id_)
+        if status in ENDED:
+            raise InstanceEnded(ids.instance_word(id_), status, f"take {name!r}")
+        if loop.time() > deadline:
+            raise EventNotTakenYet(event_id, timeout)
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, 0.25)
+    [row] = await service.store.fetch("read_history", tenant_id=tenant_id, instance_id=id_, after=seq - 1, limit=1)
+    return row
 
 
 async def put(service: Service, event: NewEvent, asked: str) -> tuple[str, str, Any] | None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 
 from holdfast.engine import codec
+from holdfast.engine.charts.nodes import Chart
 from holdfast.engine.errors import BadDefinition, BadInput, HoldfastError, WorkflowNotRegistered
+from holdfast.engine.forms import check_json
 from holdfast.engine.ids import check_name
+from holdfast.engine.signatures import Signature
+from holdfast.engine.steps import effect_spec
+from holdfast.engine.tasks import TYPES
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -21,9 +27,12 @@ class Definition(msgspec.Struct, frozen=True):
     function: Callable[..., Any]
     input_type: Any = None
     execution: Callable[..., Any] | None = None
-    """What moves a claimed instance of this kind; None: the worker's own, for code."""
+    """What moves a claimed instance of this kind; None: the worker's own."""
+    chart: Chart | None = None
 
     def decode_input(self, raw: bytes) -> Any:
+        if self.chart is not None:
+            return self._chart_input(raw)
         try:
             return codec.decoder_for(self.input_type)(raw)
         except (msgspec.ValidationError, msgspec.DecodeError, ValueError) as error:
@@ -31,14 +40,40 @@ class Definition(msgspec.Struct, frozen=True):
                 f"the input does not fit what workflow {self.key!r} version {self.version} expects: {error}"
             ) from error
 
+    def _chart_input(self, raw: bytes) -> Any:
+        value = codec.decode(raw)
+        problems = check_json(self.chart.input_schema, value) if self.chart and self.chart.input_schema else []
+        if problems:
+            raise BadInput(
+                f"the input does not fit the inputSchema of chart {self.key!r} version {self.version}: "
+                + "; ".join(problems[:5])
+            )
+        return value
+
     def encode_input(self, given: Any, limit: int) -> bytes:
         raw = codec.encode(given, f"the input of {self.key!r}", limit)
         self.decode_input(raw)
         return raw
 
 
+class TaskHandler(msgspec.Struct, frozen=True):
+    """What runs a task: a function, and what may be done again after a crash in the middle of it."""
+
+    type: str
+    name: str  # "": every task of the type that has no handler of its own
+    function: Callable[..., Any]
+    signature: Signature
+    kind: str = "step"  # step | transaction | effect
+    mode: str = "manual"
+    window: timedelta | None = None
+    lookup: Callable[..., Any] | None = None
+    timeout: float | None = None
+    thread: bool = True
+
+
 class Registry:
     def __init__(self) -> None:
+        self._handlers: dict[tuple[str, str], TaskHandler] = {}
         self._definitions: dict[tuple[str, int], Definition] = {}
         self._newest: dict[str, int] = {}
 
@@ -81,6 +116,31 @@ class Registry:
 
     def places(self) -> list[tuple[str, int]]:
         return list(self._definitions)
+
+    def knows(self, key: str, version: int) -> bool:
+        return (key, version) in self._definitions
+
+    def has(self, key: str) -> bool:
+        return key in self._newest
+
+    def add_handler(self, handler: TaskHandler, *, replace: bool = False) -> None:
+        place = (handler.type, handler.name)
+        if handler.type not in TYPES or handler.type in ("HUMAN", "TIMER"):
+            raise BadDefinition(f"task type {handler.type!r} has no handlers: expected HTTP, EMAIL, AI or SYSTEM")
+        if handler.kind not in ("step", "transaction", "effect"):
+            raise BadDefinition(f"kind is {handler.kind!r}: expected 'step', 'transaction' or 'effect'")
+        if handler.kind == "effect":
+            effect_spec(handler.function, (), mode=handler.mode, window=handler.window, lookup=handler.lookup)  # type: ignore[arg-type]
+        if place in self._handlers and not replace:
+            raise BadDefinition(f"the {handler.type} handler {handler.name!r} is registered twice")
+        self._handlers[place] = handler
+
+    def handler(self, type_: str, name: str) -> TaskHandler | None:
+        return self._handlers.get((type_, name)) or self._handlers.get((type_, ""))
+
+    def handler_names(self) -> frozenset[str]:
+        """The SYSTEM handlers this process has."""
+        return frozenset(name for type_, name in self._handlers if type_ == "SYSTEM")
 
 
 def _without_input(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,9 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Protocol
 
+from holdfast.app.definitions import Charts
 from holdfast.app.registry import Registry
+from holdfast.app.tenants import Policies
 from holdfast.engine.errors import Backlogged, HoldfastError
 from holdfast.engine.turns import Change, NewInstance, Outcome, Turn
 from holdfast.store.committer import Committer
@@ -77,6 +79,8 @@ class Service:
         self.backlog_limit = backlog_limit
         self._backlog: dict[str, tuple[float, int]] = {}
         self.committer = Committer(store)
+        self.charts = Charts(store, registry)
+        self.policies = Policies(store)
         self.waiters = Waiters()
         self.workers: list[WorkerHere] = []
 

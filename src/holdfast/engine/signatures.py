@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.engine.errors import BadDefinition
+from holdfast.engine.tasks import TaskInfo
 
 
 class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,4 +93,4 @@ def _look(function: Callable[..., Any]) -> Signature:
 
 
 def _is_info(annotation: Any) -> bool:
-    return annotation is StepInfo or annotation == "StepInfo"
+    return annotation in (StepInfo, TaskInfo, "StepInfo", "TaskInfo")

@@ -45,11 +45,12 @@ class NewEvent(NamedTuple):
     tenant_id: str
     instance_id: bytes
     id: str
-    kind: str  # signal | cancel | child | resolution
+    kind: str  # signal | cancel | child | resolution | resume | task | migrate
     name: str
     payload: bytes
     sent_at: int
     by: bytes | None = None
+    task_id: bytes | None = None  # a person's word on this task: it counts only if the task is still open
 
 
 class Change(NamedTuple):
@@ -71,6 +72,7 @@ class Change(NamedTuple):
     snapshot: bytes | None
     current_state: str | None
     completed_at: int | None
+    definition_version: int | None = None  # another one from here on: the instance was migrated
 
 
 class EffectRow(NamedTuple):
@@ -96,6 +98,67 @@ class EffectRow(NamedTuple):
     resolution: str | None
     resolved_by: str | None
     reason: str | None
+
+
+class NewTask(NamedTuple):
+    """A task to be born with the turn that asks for it."""
+
+    tenant_id: str
+    id: bytes
+    instance_id: bytes
+    definition_key: str
+    key: str
+    type: str
+    name: str
+    title: str | None
+    status: str
+    run_at: int | None
+    attempts: int
+    max_attempts: int
+    locked_by: bytes | None
+    locked_at: int | None
+    fence: int
+    idempotency_key: str
+    input: bytes
+    options: bytes
+    trace_id: str | None
+    assignee: str | None
+    groups: str | None
+    priority: int
+    due_at: int | None
+    follow_up_at: int | None
+    invoke_id: str | None
+    visit: int
+    created_at: int
+    started_at: int | None = None
+    standing_type: str | None = None
+    standing: bytes | None = None
+    output: bytes | None = None
+    error: bytes | None = None
+    completed_at: int | None = None
+    closed_at: int | None = None
+
+
+class TaskChange(NamedTuple):
+    """What becomes of an open task. One that is settled stays as it is: the first commit wins."""
+
+    tenant_id: str
+    id: bytes
+    instance_id: bytes
+    status: str
+    run_at: int | None
+    attempts: int
+    locked_by: bytes | None
+    fence: int
+    output: bytes | None
+    error: bytes | None
+    standing_type: str | None
+    standing: bytes | None
+    at: int
+    completed_at: int | None
+    completed_by: str | None
+    by: bytes | None  # the instance whose turn this is; None: a door's
+    input: bytes | None = None  # what is kept of it once marked fields are taken out
 
 
 class DeadLetter(NamedTuple):
@@ -129,6 +192,8 @@ class Turn(msgspec.Struct):
     consumed: list[Consumed] = []
     effects: list[EffectRow] = []
     dead_letters: list[DeadLetter] = []
+    tasks: list[NewTask] = []
+    task_changes: list[TaskChange] = []
 
 
 class Outcome(Enum):

@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.engine.history import HistoryRow
-from holdfast.engine.turns import Change, Consumed, DeadLetter, EffectRow, NewEvent, NewInstance, Outcome, Turn
+from holdfast.engine.turns import (
+    Change,
+    Consumed,
+    DeadLetter,
+    EffectRow,
+    NewEvent,
+    NewInstance,
+    NewTask,
+    Outcome,
+    TaskChange,
+    Turn,
+)
 
 
 class Batch:
-    __slots__ = ("changes", "consumed", "dead_letters", "effects", "events", "first", "more", "starts", "turns")
+    __slots__ = (
+        "changes", "consumed", "dead_letters", "effects", "events", "first", "more", "starts", "task_changes", "tasks",
+        "turns",
+    )  # fmt: skip
 
     def __init__(self, turns: Sequence[Turn]) -> None:
         self.turns = turns
@@ -21,6 +35,8 @@ class Batch:
         self.consumed: list[Consumed] = []
         self.effects: list[EffectRow] = []
         self.dead_letters: list[DeadLetter] = []
+        self.tasks: list[NewTask] = []
+        self.task_changes: list[TaskChange] = []
         for turn in turns:
             if turn.history:
                 self.first.append(turn.history[0])
@@ -38,6 +54,10 @@ class Batch:
                 self.effects.extend(turn.effects)
             if turn.dead_letters:
                 self.dead_letters.extend(turn.dead_letters)
+            if turn.tasks:
+                self.tasks.extend(turn.tasks)
+            if turn.task_changes:
+                self.task_changes.extend(turn.task_changes)
 
 
 def with_claim(turn: Turn) -> Outcome:

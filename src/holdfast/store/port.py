@@ -27,7 +27,29 @@ class PendingEvent(NamedTuple):
     sent_at: int
 
 
+class OpenTask(NamedTuple):
+    """A task of a claimed chart that is not settled."""
+
+    id: bytes
+    key: str
+    type: str
+    name: str
+    status: str
+    run_at: int | None
+    attempts: int
+    max_attempts: int
+    input: bytes
+    options: bytes
+    invoke_id: str | None
+    visit: int
+    standing_type: str | None
+    standing: bytes | None
+    created_at: int
+
+
 Row = tuple[Any, ...]
+Place = tuple[str, str, int]
+"""What a worker can run: (tenant, key, version), the tenant "" for code, which serves every tenant."""
 
 
 class Claimed(NamedTuple):
@@ -48,13 +70,14 @@ class Claimed(NamedTuple):
     parent_step: str | None
     trace_id: str | None
     created_at: int
-    history: list[PastRow]
+    history: list[PastRow]  # of code the whole, of a chart the last row
     events: list[PendingEvent]
+    tasks: Sequence[OpenTask] = ()
 
 
-def claimed(row: Row, past: list[PastRow], events: list[PendingEvent]) -> Claimed:
+def claimed(row: Row, past: list[PastRow], events: list[PendingEvent], tasks: list[OpenTask]) -> Claimed:
     """A claim's own columns, in the order of the fields of `Claimed`, with what was read beside them."""
-    return Claimed(*(*row, past, events))
+    return Claimed(*(*row, past, events, tasks))
 
 
 def claimed_at_birth(born: NewInstance) -> Claimed:
@@ -90,9 +113,9 @@ class Store(Protocol):
         self, worker_id: bytes, work: Callable[[Any], Any], turn: Callable[[Any], Turn], timeout: float
     ) -> Outcome: ...
     async def claim(
-        self, worker_id: bytes, definitions: Sequence[tuple[str, int]], queue: str, limit: int, *, alone: bool
+        self, worker_id: bytes, definitions: Sequence[Place], queue: str, limit: int, *, alone: bool
     ) -> tuple[list[Claimed], int | None]: ...
-    async def next_due(self, definitions: Sequence[tuple[str, int]], queue: str) -> int | None: ...
+    async def next_due(self, definitions: Sequence[Place], queue: str) -> int | None: ...
     async def pending_events(self, tenant_id: str, instance_id: bytes) -> tuple[int, list[PendingEvent]]: ...
     async def fetch(self, name: str, **values: Any) -> list[tuple[Any, ...]]: ...
     async def write(self, name: str, **values: Any) -> int: ...

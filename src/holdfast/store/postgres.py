@@ -15,10 +15,10 @@ from holdfast.engine.turns import Outcome, Turn
 from holdfast.store.batch import Batch, with_claim
 from holdfast.store.hints import Hints
 from holdfast.store.literals import Pack, packers
-from holdfast.store.port import Claimed, HandlerRaised, PastRow, PendingEvent, claimed
+from holdfast.store.port import Claimed, HandlerRaised, OpenTask, PastRow, PendingEvent, Place, claimed
 from holdfast.store.statements import statement, texts, translate
 
-PARTS = ("first", "more", "change", "start", "event", "consumed", "effect", "dead")
+PARTS = ("first", "more", "change", "start", "taskchange", "event", "consumed", "effect", "dead", "task")
 # The commit's look-ups must go through the primary keys however small the tables were when it was planned.
 WRITER_SETTINGS = {
     "plan_cache_mode": "force_generic_plan",
@@ -38,7 +38,7 @@ async def _keep_session(_connection: Any) -> None:
 
 def commit_sql(present: Sequence[bool]) -> str:
     """The one commit statement for a batch that writes the parts marked present."""
-    first, more, change, start, event, consumed, effect, dead = present
+    first, more, change, start, task_change, event, consumed, effect, dead, task = present
     fragments = texts("postgres")
     parts = []
     if first:
@@ -49,13 +49,17 @@ def commit_sql(present: Sequence[bool]) -> str:
         (more, "commit_more"),
         (change, "commit_changes"),
         (start, "commit_starts"),
+        (task_change, "commit_task_changes"),
         (event, "commit_events"),
         (consumed, "commit_consumed"),
         (effect, "commit_effects"),
         (dead, "commit_dead_letters"),
+        (task, "commit_tasks"),
     ):
         if wanted:
             parts.append(fragments[name])
+        elif name == "commit_task_changes" and event:
+            parts.append("tasked as (select null::bytea as id where false)")
     return (
         "with "
         + ",\n".join(part.strip() for part in parts)
@@ -82,6 +86,7 @@ class PostgresCommits:
         rows: dict[str, Sequence[tuple[Any, ...]]] = {
             "first": batch.first, "more": batch.more, "change": batch.changes, "start": batch.starts,
             "event": batch.events, "consumed": batch.consumed, "effect": batch.effects, "dead": batch.dead_letters,
+            "task": batch.tasks, "taskchange": batch.task_changes,
         }  # fmt: skip
         present = tuple(bool(rows[part]) for part in PARTS)
         found = self._prepared.get(present)
@@ -307,24 +312,33 @@ class PostgresStore:
     # -- claims
 
     async def claim(
-        self, worker_id: bytes, definitions: Sequence[tuple[str, int]], queue: str, limit: int, *, alone: bool
+        self, worker_id: bytes, definitions: Sequence[Place], queue: str, limit: int, *, alone: bool
     ) -> tuple[list[Claimed], int | None]:
         """Claim due work; where there is none, say when the next falls due."""
-        keys, versions = [d[0] for d in definitions], [d[1] for d in definitions]
         rows = await self.fetch(
             "claim_instances", worker_id=worker_id, queue=queue, limit=limit, now=self.now(), alone=alone,
-            keys=keys, versions=versions,
+            **_columns(definitions),
         )  # fmt: skip
         if not rows:
             return [], await self.next_due(definitions, queue)
         again = [row for row in rows if row[8] > 1]  # fence 1: claimed for the first time, so nothing to read
         past: dict[bytes, list[PastRow]] = {}
-        if again:
-            found = await self.fetch(
-                "read_histories", tenants=[r[0] for r in again], instances=[r[1] for r in again]
-            )  # fmt: skip
-            for instance_id, *row in found:
-                past.setdefault(instance_id, []).append(PastRow(*row))
+        tasks: dict[bytes, list[OpenTask]] = {}
+        # Code is replayed against its whole history; a chart has its snapshot and needs the head and the open tasks.
+        for name, part in (
+            ("read_histories", [row for row in again if row[2] == "code"]),
+            ("read_heads", [row for row in again if row[2] != "code"]),
+        ):
+            if part:
+                found = await self.fetch(name, tenants=[r[0] for r in part], instances=[r[1] for r in part])
+                for instance_id, *row in found:
+                    past.setdefault(instance_id, []).append(PastRow(*row))
+                if name == "read_heads":
+                    open_ = await self.fetch(
+                        "read_open_tasks", tenants=[r[0] for r in part], instances=[r[1] for r in part]
+                    )
+                    for instance_id, *row in open_:
+                        tasks.setdefault(instance_id, []).append(OpenTask(*row))
         events: dict[bytes, list[PendingEvent]] = {}
         stirred = [row for row in rows if row[10] > 0]
         if stirred:
@@ -333,11 +347,10 @@ class PostgresStore:
             )  # fmt: skip
             for instance_id, *row in found:
                 events.setdefault(instance_id, []).append(PendingEvent(*row))
-        return [claimed(row, past.get(row[1], []), events.get(row[1], [])) for row in rows], None
+        return [claimed(row, past.get(row[1], []), events.get(row[1], []), tasks.get(row[1], [])) for row in rows], None
 
-    async def next_due(self, definitions: Sequence[tuple[str, int]], queue: str) -> int | None:
-        keys, versions = [d[0] for d in definitions], [d[1] for d in definitions]
-        [(due,)] = await self.fetch("next_due", queue=queue, keys=keys, versions=versions)
+    async def next_due(self, definitions: Sequence[Place], queue: str) -> int | None:
+        [(due,)] = await self.fetch("next_due", queue=queue, **_columns(definitions))
         return None if due is None else int(due)
 
     async def pending_events(self, tenant_id: str, instance_id: bytes) -> tuple[int, list[PendingEvent]]:
@@ -385,6 +398,13 @@ class PostgresStore:
     async def release_worker(self, worker_id: bytes, by: bytes, *, stopped: bool) -> int:
         async with self._pool.acquire() as connection:
             return await self.release_on(connection, worker_id, by, stopped=stopped)
+
+
+def _columns(definitions: Sequence[Place]) -> dict[str, list[Any]]:
+    return {
+        "places": [d[0] for d in definitions], "keys": [d[1] for d in definitions],
+        "versions": [d[2] for d in definitions],
+    }  # fmt: skip
 
 
 def shown_url(url: str) -> str:

@@ -22,7 +22,7 @@ from holdfast.engine.errors import BadDefinition, HoldfastError, StoreUnavailabl
 from holdfast.engine.turns import Outcome, Turn
 from holdfast.store.batch import Batch, with_claim
 from holdfast.store.migrate import migrate_sqlite
-from holdfast.store.port import Claimed, HandlerRaised, PastRow, PendingEvent, claimed
+from holdfast.store.port import Claimed, HandlerRaised, OpenTask, PastRow, PendingEvent, Place, claimed
 from holdfast.store.statements import statement, texts, translate
 
 T = TypeVar("T")
@@ -174,6 +174,10 @@ class SqliteCommits:
             if len(started) != len(batch.starts) and facts_decide:
                 raise _Lost
             kept.update(id_ for id_, claimed in started if claimed)
+        if batch.task_changes:
+            settled = {row[0] for row in self.each_chunk(connection, "commit_task_changes", batch.task_changes)}
+            if any(change.by is None and change.id not in settled for change in batch.task_changes):
+                raise _Lost  # a person's word came too late; a worker's own turn stands without it
         if batch.events:
             sent = self.each_chunk(connection, "commit_events", batch.events)
             if len(sent) != len(batch.events) and facts_decide:
@@ -189,6 +193,8 @@ class SqliteCommits:
             self.each_chunk(connection, "commit_effects", batch.effects)
         if batch.dead_letters:
             self.each_chunk(connection, "commit_dead_letters", batch.dead_letters)
+        if batch.tasks:
+            self.each_chunk(connection, "commit_tasks", batch.tasks)
         return kept
 
 
@@ -394,7 +400,7 @@ class SqliteStore:
     # -- claims
 
     async def claim(
-        self, worker_id: bytes, definitions: Sequence[tuple[str, int]], queue: str, limit: int, *, alone: bool
+        self, worker_id: bytes, definitions: Sequence[Place], queue: str, limit: int, *, alone: bool
     ) -> tuple[list[Claimed], int | None]:
         """Claim due work; where there is none, say when the next falls due."""
         now = self.now()
@@ -426,9 +432,7 @@ class SqliteStore:
         return await self._writer.ask(work)
 
     @staticmethod
-    def _heads(
-        connection: apsw.Connection, queue: str, known: set[tuple[str, int]]
-    ) -> list[tuple[int, tuple[str, str, int]]]:
+    def _heads(connection: apsw.Connection, queue: str, known: set[Place]) -> list[tuple[int, tuple[str, str, int]]]:
         """The earliest run_at of every (tenant, definition) that has scheduled work, oldest first."""
         head = statement("next_head", "sqlite")
         at = ("", "", 0)
@@ -439,7 +443,7 @@ class SqliteStore:
             if row is None:
                 break
             at = row[:3]
-            if (row[1], row[2]) in known:
+            if (row[0], row[1], row[2]) in known or ("", row[1], row[2]) in known:
                 found.append((row[3], at))
         return sorted(found)
 
@@ -448,13 +452,18 @@ class SqliteStore:
         past: list[PastRow] = []
         events: list[PendingEvent] = []
         key = (row[0], row[1])
+        tasks: list[OpenTask] = []
         if row[8] > 1:  # fence 1: claimed for the first time, so nothing to read
-            past = [PastRow(*r) for r in connection.execute(statement("read_history_of", "sqlite").sql, key)]
+            # Code is replayed against its whole history; a chart has its snapshot and needs the head and open tasks.
+            name = "read_history_of" if row[2] == "code" else "read_head_of"
+            past = [PastRow(*r) for r in connection.execute(statement(name, "sqlite").sql, key)]
+            if row[2] != "code":
+                tasks = [OpenTask(*r) for r in connection.execute(statement("read_open_tasks_of", "sqlite").sql, key)]
         if row[10] > 0:
             events = [PendingEvent(*r) for r in connection.execute(statement("read_events_of", "sqlite").sql, key)]
-        return claimed(row, past, events)
+        return claimed(row, past, events, tasks)
 
-    async def next_due(self, definitions: Sequence[tuple[str, int]], queue: str) -> int | None:
+    async def next_due(self, definitions: Sequence[Place], queue: str) -> int | None:
         assert self._reader is not None
         heads = await self._reader.ask(lambda c: self._heads(c, queue, set(definitions)))
         return heads[0][0] if heads else None

@@ -20,12 +20,12 @@ from holdfast.store.port import PendingEvent
 from holdfast.worker.standing import EffectStanding, Phase
 
 if TYPE_CHECKING:
-    from holdfast.worker.execution import Execution
+    from holdfast.worker.turns import UnderClaim
 
 LOOKUPS_MAX = 10
 
 
-def open_effect(ex: Execution, call: Call, opened: RowWords | None, opened_type: str) -> None:
+def open_effect(ex: UnderClaim, call: Call, opened: RowWords | None, opened_type: str) -> None:
     """Take up an effect where its journal left it. The caller counts it as a wait if it is not ready."""
     standing: EffectStanding = call.state
     if opened is None:
@@ -53,7 +53,7 @@ def open_effect(ex: Execution, call: Call, opened: RowWords | None, opened_type:
         standing.unknown = False
 
 
-def reserve(ex: Execution, call: Call) -> None:
+def reserve(ex: UnderClaim, call: Call) -> None:
     """On record before the first byte leaves: intent, key, fence, and until when the call may begin."""
     standing: EffectStanding = call.state
     now = ex.worker.now()
@@ -64,13 +64,13 @@ def reserve(ex: Execution, call: Call) -> None:
     if standing.unknown:  # a repeat under the same key: it must begin while the provider still knows the key
         standing.not_after = min(standing.not_after, standing.first_started_at + call.spec.window)
     standing.opens_at = opens_at(standing.not_after, call.spec.policy.timeout)
-    ex.record(h.EFFECT_STARTED, call.key, b'{"args":' + call.args + b"," + codec.encode(_words(call))[1:])
+    ex.record(h.EFFECT_STARTED, call.key, b'{"args":' + call.args + b"," + codec.encode(standing_words(call))[1:])
     _row(ex, call, "started")
     if ex.worker.verbose:
         ex.worker.note(ex, "effect_started", step=call.key, attempt=standing.attempt, mode=call.spec.mode)
 
 
-def arrived(ex: Execution, call: Call, value: Any, error: BaseException | None) -> None:
+def arrived(ex: UnderClaim, call: Call, value: Any, error: BaseException | None) -> None:
     standing: EffectStanding = call.state
     if standing.next == "lookup":
         _looked_up(ex, call, value, error)
@@ -100,7 +100,7 @@ def arrived(ex: Execution, call: Call, value: Any, error: BaseException | None) 
             _unknown(ex, call, error_payload(error), quiet_at=standing.opens_at if late else ex.worker.now())
 
 
-def _succeeded(ex: Execution, call: Call, value: Any, via: str) -> None:
+def _succeeded(ex: UnderClaim, call: Call, value: Any, via: str) -> None:
     standing: EffectStanding = call.state
     try:
         result = codec.encode(value, "the result of", ex.worker.payload_limit, call.key)
@@ -116,13 +116,13 @@ def _succeeded(ex: Execution, call: Call, value: Any, via: str) -> None:
     ex.release(call, h.EFFECT_SUCCEEDED, RowWords(result=msgspec.Raw(result), attempt=standing.attempt))
 
 
-def _failed(ex: Execution, call: Call, error: dict[str, Any]) -> None:
+def _failed(ex: UnderClaim, call: Call, error: dict[str, Any]) -> None:
     """Known not to have happened, and no further attempt."""
     _row(ex, call, "failed", last_error=codec.encode(error))
     ex.answer(call, h.EFFECT_FAILED, {"attempt": call.state.attempt, "error": error})
 
 
-def _not_applied(ex: Execution, call: Call, error: BaseException) -> None:
+def _not_applied(ex: UnderClaim, call: Call, error: BaseException) -> None:
     standing: EffectStanding = call.state
     standing.unknown = False
     now = ex.worker.now()
@@ -133,15 +133,15 @@ def _not_applied(ex: Execution, call: Call, error: BaseException) -> None:
             _failed(ex, call, error_payload(error))
 
 
-def _wait_to_start(ex: Execution, call: Call, at: int, error: dict[str, Any]) -> None:
+def _wait_to_start(ex: UnderClaim, call: Call, at: int, error: dict[str, Any]) -> None:
     standing: EffectStanding = call.state
-    ex.record(h.EFFECT_RETRIED, call.key, codec.encode(_words(call) | {"retry_at": at, "error": error}))
+    ex.record(h.EFFECT_RETRIED, call.key, codec.encode(standing_words(call) | {"retry_at": at, "error": error}))
     _row(ex, call, "outcome_unknown" if standing.unknown else "failed", last_error=codec.encode(error))
     standing.next = "start"
     _wait(ex, call, at)
 
 
-def _unknown(ex: Execution, call: Call, error: dict[str, Any], *, quiet_at: int) -> None:
+def _unknown(ex: UnderClaim, call: Call, error: dict[str, Any], *, quiet_at: int) -> None:
     standing: EffectStanding = call.state
     standing.unknown = True
     spec = call.spec
@@ -158,23 +158,23 @@ def _unknown(ex: Execution, call: Call, error: dict[str, Any], *, quiet_at: int)
             _ask_person(ex, call, reason, error)
 
 
-def _wait_to_look_up(ex: Execution, call: Call, at: int, error: dict[str, Any]) -> None:
+def _wait_to_look_up(ex: UnderClaim, call: Call, at: int, error: dict[str, Any]) -> None:
     call.state.next = "lookup"
-    ex.record(h.EFFECT_UNKNOWN, call.key, codec.encode(_words(call) | {"retry_at": at, "error": error}))
+    ex.record(h.EFFECT_UNKNOWN, call.key, codec.encode(standing_words(call) | {"retry_at": at, "error": error}))
     _row(ex, call, "outcome_unknown", last_error=codec.encode(error))
     _wait(ex, call, at)
 
 
-def _ask_person(ex: Execution, call: Call, reason: str, error: dict[str, Any]) -> None:
+def _ask_person(ex: UnderClaim, call: Call, reason: str, error: dict[str, Any]) -> None:
     standing: EffectStanding = call.state
     standing.next, standing.reason, standing.unknown = "person", reason, True
-    ex.record(h.EFFECT_UNKNOWN, call.key, codec.encode(_words(call) | {"reason": reason, "error": error}))
+    ex.record(h.EFFECT_UNKNOWN, call.key, codec.encode(standing_words(call) | {"reason": reason, "error": error}))
     _row(ex, call, "outcome_unknown", last_error=codec.encode(error), reason=reason)
     _wait(ex, call, None)
     ex.worker.note(ex, "effect_outcome_unknown", step=call.key, reason=reason)
 
 
-def _looked_up(ex: Execution, call: Call, value: Any, error: BaseException | None) -> None:
+def _looked_up(ex: UnderClaim, call: Call, value: Any, error: BaseException | None) -> None:
     standing: EffectStanding = call.state
     if error is not None:
         standing.lookups += 1
@@ -191,7 +191,7 @@ def _looked_up(ex: Execution, call: Call, value: Any, error: BaseException | Non
         _not_applied(ex, call, LookupError("the provider does not know the key: it did not happen"))
 
 
-def due(ex: Execution, call: Call) -> None:
+def due(ex: UnderClaim, call: Call) -> None:
     """The wait is over: the next attempt, or a lookup. Nobody may have been there to start it when it was planned."""
     standing: EffectStanding = call.state
     if standing.next != "start":
@@ -204,7 +204,7 @@ def due(ex: Execution, call: Call) -> None:
     standing.attempt += 1
 
 
-def resolved(ex: Execution, call: Call, event: PendingEvent) -> bool:
+def resolved(ex: UnderClaim, call: Call, event: PendingEvent) -> bool:
     """A person has spoken. Their word counts only while the effect waits; a call under way is awaited first."""
     standing: EffectStanding = call.state
     if standing.phase is not Phase.WAITING:
@@ -216,7 +216,7 @@ def resolved(ex: Execution, call: Call, event: PendingEvent) -> bool:
         # Said about an earlier attempt, before another person's word started this one: noted, it decides nothing.
         ex.record(h.INSTANCE_RESUMED, f"resolution of {call.key}", event.payload)
         return True
-    ex.record(h.EFFECT_RESOLVED, call.key, codec.encode(_words(call) | words))
+    ex.record(h.EFFECT_RESOLVED, call.key, codec.encode(standing_words(call) | words))
     said = {"resolution": choice, "resolved_by": words["actor"], "reason": words["reason"]}
     if ex.worker.verbose:
         ex.worker.note(ex, "effect_resolved", step=call.key, resolution=choice, actor=words["actor"])
@@ -249,14 +249,14 @@ def resolved(ex: Execution, call: Call, event: PendingEvent) -> bool:
     return True
 
 
-def _wait(ex: Execution, call: Call, at: int | None) -> None:
+def _wait(ex: UnderClaim, call: Call, at: int | None) -> None:
     counted = (call.kind, call.key) in ex.open and call.state.phase is Phase.RUNNING
     call.state.wait_until(at)
     if counted:  # one that is just being opened is counted by its opener
         ex.waits += 1
 
 
-def _words(call: Call) -> dict[str, Any]:
+def standing_words(call: Call) -> dict[str, Any]:
     standing: EffectStanding = call.state
     return {
         "attempt": standing.attempt, "mode": call.spec.mode, "first_started_at": standing.first_started_at,
@@ -265,7 +265,7 @@ def _words(call: Call) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _row(ex: Execution, call: Call, state: str, **fields: Any) -> None:
+def _row(ex: UnderClaim, call: Call, state: str, **fields: Any) -> None:
     standing: EffectStanding = call.state
     id_ = ids.effect_id(ex.tenant_id, ex.id, call.key)
     settled = state in ("succeeded", "failed", "resolved")

@@ -7,7 +7,6 @@ is committed; only then do handlers start. This module decides and remembers; `r
 
 from __future__ import annotations
 
-from collections import deque
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -17,134 +16,43 @@ from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.context import Context
 from holdfast.engine.errors import HoldfastError
-from holdfast.engine.history import genesis, seal_rows
 from holdfast.engine.journal import RowWords, read, words_from
 from holdfast.engine.replay import Call, Replay
 from holdfast.engine.retry import GiveUp, RetryAt, after_failure, error_payload
-from holdfast.engine.turns import Change, Consumed, DeadLetter, EffectRow, NewEvent, NewInstance, Outcome, Turn
+from holdfast.engine.signatures import StepInfo
+from holdfast.engine.turns import NewInstance, Turn
 from holdfast.store.port import Claimed, PendingEvent
 from holdfast.worker import effects, undo
+from holdfast.worker.running import step_info
 from holdfast.worker.standing import EffectStanding, Phase, Standing
+from holdfast.worker.turns import ALWAYS, UnderClaim
 
 if TYPE_CHECKING:
     from holdfast.app.registry import Definition
     from holdfast.worker.worker import Worker
 
-NONE: list[Any] = []  # shared by all turns that write nothing of a kind; never changed
-NO_EFFECTS: dict[bytes, EffectRow] = {}
-ALWAYS = 1 << 62  # a turn that ends the instance hands the claim back whatever arrived meanwhile
 RUNNABLE = ("step", "transaction", "effect")
-Told = tuple[Call, int, Any, BaseException | None]  # an effect's call, its attempt, and what it came back with
 
 
-class Execution:
+class Execution(UnderClaim):
     def __init__(self, worker: Worker, claimed: Claimed, definition: Definition) -> None:
-        self.worker = worker
-        self.claimed = claimed
-        self.definition = definition
-        self.tenant_id = claimed.tenant_id
-        self.id = claimed.id
-        self.fence = claimed.fence
-        self.worker_id = worker.id  # the incarnation that claimed it; the worker itself may be a later one by now
-        self.woken = claimed.woken
-        self.events = list(claimed.events)
-        self.taken: set[str] = set()  # consumed under this claim, perhaps by a turn that is not on disk yet
-        past = claimed.history
-        self.seq = past[-1].seq if past else 0
-        self.hash = past[-1].hash if past else genesis(claimed.tenant_id, claimed.id)
-        self.replay = Replay(read(past))
+        super().__init__(worker, claimed, definition)
+        self.replay = Replay(read(claimed.history))
         self.context = Context(
             self.replay, tenant_id=claimed.tenant_id, instance_id=ids.instance_word(claimed.id),
             workflow=claimed.definition_key, version=claimed.definition_version, clock=worker.now,
             entropy=worker.entropy, payload_limit=worker.payload_limit,
         )  # fmt: skip
-        self.open: dict[tuple[str, str], Call] = {}  # asked and not answered
-        self.running: dict[str, Any] = {}  # handlers under way, by key
-        self.threads: set[str] = set()  # those of them that cannot be stopped
-        self.arrived: deque[tuple[Call, Any, BaseException | None]] = deque()
-        self.undo: undo.Undo | None = None
-        self.committing = False
-        self.abandoned = False
-        self.proved = False  # whether a turn was committed under this claim: a crash from here on is forgiven
-        self.waits = 0  # open calls that wait for something other than a handler
-        self.transactions: list[Call] = []  # waiting for the turn to be free
-        self._ready: list[Call] = []  # to be started once the turn is committed
-        self._told: list[Told] = []  # what effects came back with, not yet in a turn
-        self._sent: list[Told] = []  # the same, in the turn that is on its way to disk
-        self._change: Change | None = None
-        self._watched: int | None = None  # the moment the worker was last asked to wake it at
-        self.plain = False
-        self._begin_turn()
 
-    # -- the turn being gathered
+    def close(self) -> None:
+        self.replay.close()
 
-    def _begin_turn(self) -> None:
-        self.entries: list[tuple[str, str, bytes]] = []
-        self.hard = False  # something here must be on disk before any handler starts
-        if self.plain:
-            return
-        self.plain = True  # nothing but history so far
-        self.starts: list[NewInstance] = NONE
-        self.sends: list[NewEvent] = NONE
-        self.consumed: list[Consumed] = NONE
-        self.effect_rows: dict[bytes, EffectRow] = NO_EFFECTS
-        self.dead_letters: list[DeadLetter] = NONE
+    def info(self, call: Call) -> StepInfo:
+        return step_info(self, call)
 
-    def beyond_history(self) -> None:
-        """This turn writes more than history: give it lists of its own."""
-        if self.plain:
-            self.plain = False
-            self.starts, self.sends, self.consumed, self.dead_letters = [], [], [], []
-            self.effect_rows = {}
-
-    def record(self, type_: str, name: str, payload: bytes, *, hard: bool = True) -> None:
-        self.entries.append((type_, name, payload))
-        if hard:
-            self.hard = True
-
-    def consume(self, event: PendingEvent) -> None:
-        """The event is taken by the entry that is recorded next."""
-        self.beyond_history()
-        self.events.remove(event)
-        self.taken.add(event.id)
-        self.consumed.append(Consumed(self.tenant_id, self.id, event.id, self.seq + len(self.entries) + 1))
-
-    def seal_turn(self, entries: list[tuple[str, str, bytes]]) -> Turn:
-        """The entries as rows that follow from the head of this history. The head itself is not moved."""
-        worker, fence, tenant_id, id_ = self.worker, self.fence, self.tenant_id, self.id
-        rows = seal_rows(self.hash, self.seq, tenant_id, id_, fence, worker.now(), entries, worker.salt)
-        if self.plain:
-            return Turn(tenant_id, id_, fence, rows, None, NONE, NONE, NONE, NONE, NONE)
-        return Turn(
-            tenant_id, id_, fence, rows, None, self.starts, self.sends, self.consumed,
-            list(self.effect_rows.values()), self.dead_letters,
-        )  # fmt: skip
-
-    def submit(self, status: str = "", **fields: Any) -> None:
-        turn = self.seal_turn(self.entries)
-        last = turn.history[-1]
-        self.seq, self.hash = last[2], last[9]
-        if status:
-            turn.change = Change(
-                self.tenant_id, self.id, self.fence, status, fields.get("waiting_on"), fields.get("run_at"),
-                fields.get("release", True), fields.get("woken", self.woken), self.seq, self.hash,
-                fields.get("result"), fields.get("last_error"), fields.get("compensation"), None, None,
-                fields.get("completed_at"),
-            )  # fmt: skip
-        self._begin_turn()
-        self.committing = True
-        self._change = turn.change
-        if self._told:
-            self._sent, self._told = self._told, []
-        self.worker.committer.submit(turn, self._committed)
-
-    def forget_entries(self, count: int) -> None:
-        """Entries that a transaction step took along into its own commit. None are added while one runs."""
-        assert len(self.entries) == count
-        self._begin_turn()
-
-    def completed_payload(self, call: Call, result: bytes) -> bytes:
-        return completed_payload(call, result, call.state.attempt)
+    def transaction_turn(self, call: Call, entries: list[tuple[str, str, bytes]], result: bytes) -> Turn:
+        payload = completed_payload(call, result, call.state.attempt)
+        return self.seal_turn([*entries, (h.TRANSACTION_COMMITTED, call.key, payload)])
 
     # -- from the claim on
 
@@ -159,7 +67,7 @@ class Execution:
             if self.worker.verbose:
                 self.worker.note(self, "instance_started", version=claimed.definition_version)
         if claimed.attempts > self.worker.attempts_limit:
-            self._bury()
+            self.bury()
             return
         try:
             given = self.definition.decode_input(claimed.input)
@@ -262,7 +170,7 @@ class Execution:
             return True
         spec = call.spec
         try:
-            definition = self.worker.registry.find(spec.workflow, spec.version)
+            definition = self.worker.child_definition(self.tenant_id, spec.workflow, spec.version)
         except HoldfastError as error:
             self.answer(call, h.CHILD_FAILED, {"error": error_payload(error), "status": "failed"})
             return False
@@ -386,25 +294,7 @@ class Execution:
 
     # -- handlers' results
 
-    def arrive(self, call: Call, value: Any, error: BaseException | None) -> None:
-        """A handler is done. While a turn is on its way to disk, results queue up and share the next one."""
-        if self.abandoned:
-            return
-        self.running.pop(call.key, None)
-        if call.kind == "effect" and call.state.next != "lookup" and not self.undoing(call):
-            self._told.append((call, call.state.attempt, value, error))
-        if self.committing or self.arrived:
-            self.arrived.append((call, value, error))
-        else:
-            self._take(call, value, error)
-            self.decide()
-
-    def take_arrivals(self) -> None:
-        while self.arrived:
-            self._take(*self.arrived.popleft())
-        self.decide()
-
-    def _take(self, call: Call, value: Any, error: BaseException | None) -> None:
+    def take_result(self, call: Call, value: Any, error: BaseException | None) -> None:
         if self.undo is not None and self.undo.current is call:
             undo.arrived(self, call, error)
         elif call.kind == "effect":
@@ -470,17 +360,7 @@ class Execution:
         if self.waits:
             self._watch_clock()
 
-    def undoing(self, call: Call) -> bool:
-        return self.undo is not None and self.undo.current is call
-
-    def _watch_clock(self) -> None:
-        """Something runs, so the claim stays; timers meanwhile are kept in memory."""
-        at = self._next_at()
-        if at is not None and at != self._watched:
-            self._watched = at
-            self.worker.wake_at(self, at)
-
-    def _next_at(self) -> int | None:
+    def next_at(self) -> int | None:
         times = [c.state.at for c in self.open.values() if c.state.phase is Phase.WAITING and c.state.at is not None]
         if self.undo is not None and self.undo.retry_at is not None:
             times.append(self.undo.retry_at)
@@ -493,7 +373,7 @@ class Execution:
         if not self.entries:
             self.record(h.INSTANCE_WAITING, "", codec.encode({"on": waiting_on}))
         status = "compensating" if self.undo is not None else "waiting"
-        self.submit(status=status, waiting_on=waiting_on or "nothing: it needs a person", run_at=self._next_at())
+        self.submit(status=status, waiting_on=waiting_on or "nothing: it needs a person", run_at=self.next_at())
 
     def _park(self) -> None:
         difference = f"the code contradicts its journal: {self.replay.difference}"
@@ -512,124 +392,10 @@ class Execution:
             self.end("failed", error)
             return
         self.record(h.INSTANCE_COMPLETED, self.claimed.definition_key, b'{"result":' + result + b"}")
-        self._tell_parent("completed", result, None)
+        self.tell_parent("completed", result, None)
         self.submit(status="completed", result=result, woken=ALWAYS, completed_at=self.worker.now())
         if self.worker.verbose:
             self.worker.note(self, "instance_completed")
-
-    def end(self, status: str, error: BaseException | dict[str, Any], compensation: str | None = None) -> None:
-        words = error if isinstance(error, dict) else error_payload(error)
-        type_ = h.INSTANCE_CANCELLED if status == "cancelled" else h.INSTANCE_FAILED
-        payload = {"error": words} | ({"compensation": compensation} if compensation else {})
-        self.record(type_, self.claimed.definition_key, codec.encode(payload))
-        self._tell_parent(status, None, words)
-        self.submit(
-            status=status, last_error=codec.encode(words), woken=ALWAYS, completed_at=self.worker.now(),
-            compensation=compensation,
-        )  # fmt: skip
-        self.worker.note(self, f"instance_{status}", error=words.get("message"))
-
-    def _tell_parent(self, status: str, result: bytes | None, error: dict[str, Any] | None) -> None:
-        parent = self.claimed.parent_id
-        if parent is None:
-            return
-        words = codec.encode({"status": status, "child_id": ids.instance_word(self.id), "error": error})
-        payload = words[:-1] + b',"result":' + (result or b"null") + b"}"
-        self.beyond_history()
-        self.sends.append(
-            NewEvent(
-                self.tenant_id,
-                parent,
-                f"child:{self.id.hex()}",
-                "child",
-                self.claimed.parent_step or "",
-                payload,
-                self.worker.now(),
-                self.id,
-            )
-        )
-
-    def _bury(self) -> None:
-        """A poison instance: it took its worker down again and again, lately while running alone."""
-        claims = self.claimed.attempts - 1
-        words = {"type": "Poison", "message": f"claimed {claims} times in a row, and each time its worker died"}
-        self.beyond_history()
-        self.dead_letters.append(
-            DeadLetter(
-                self.tenant_id,
-                ids.derived("dead", self.tenant_id, self.id, str(self.fence)),
-                "instance",
-                self.id,
-                self.claimed.definition_key,
-                words["message"],
-                codec.encode(words),
-                self.worker.now(),
-            )
-        )
-        # Its own code cannot be asked any more, so whatever it owes stays undone; a started step shows that it may owe.
-        owes = any(row.type == h.STEP_STARTED for row in self.claimed.history)
-        self.end("failed", words, "partial" if owes else None)
-
-    # -- after the commit
-
-    def _committed(self, outcome: Outcome | BaseException) -> None:
-        try:
-            self._go_on(outcome)
-        except Exception as error:
-            self.worker.broken(self, error)
-
-    def _go_on(self, outcome: Outcome | BaseException) -> None:
-        self.committing = False
-        if outcome in (Outcome.COMMITTED, Outcome.WOKEN):
-            self._sent = []
-            self.proved = True
-        if self.abandoned:
-            self._keep_evidence()
-            return
-        if outcome is Outcome.WOKEN:
-            self.worker.fetch_events(self)
-            return
-        if outcome is not Outcome.COMMITTED:
-            self.worker.lost(self, outcome)
-            return
-        if self._change is not None and self._change.release:
-            if self.worker.verbose and self._change.completed_at is None:
-                self.worker.note(self, "waiting", on=self._change.waiting_on)
-            self.replay.close()
-            self.worker.handed_back(self, self._change if self._change.completed_at is not None else None)
-            return
-        ready, self._ready = self._ready, []
-        for call in ready:
-            self.worker.run(self, call)
-        self.next_transaction()
-        if self.arrived and not self.committing:
-            self.take_arrivals()
-        elif (self.events or self.waits) and not self.committing:
-            self.decide()  # an event, or a timer that fell due while the turn was on its way
-
-    def next_transaction(self) -> None:
-        if self.transactions and not self.committing:
-            self.worker.run(self, self.transactions.pop(0))
-
-    def new_events(self, woken: int, events: list[PendingEvent]) -> None:
-        if woken < self.woken:
-            return
-        self.woken = woken
-        self.events = [e for e in events if e.id not in self.taken]
-        if not self.committing and not self.abandoned:
-            self.decide()
-
-    def abandon(self) -> None:
-        self.abandoned = True
-        self.replay.close()
-        if not self.committing:
-            self._keep_evidence()
-
-    def _keep_evidence(self) -> None:
-        """Results that came back here and will not be in the history: whoever settles the effect wants to see them."""
-        told, self._sent, self._told = [*self._sent, *self._told], [], []
-        for call, attempt, value, error in told:
-            self.worker.keep_evidence(self, call, attempt, value, error)
 
 
 def args_head(call: Call) -> bytes:

@@ -15,11 +15,11 @@ from holdfast.handlers.calls import bound, call_async, call_in_thread
 from holdfast.worker import transactions
 
 if TYPE_CHECKING:
-    from holdfast.worker.execution import Execution
+    from holdfast.worker.turns import UnderClaim
     from holdfast.worker.worker import Worker
 
 
-def start(worker: Worker, ex: Execution, call: Call) -> None:
+def start(worker: Worker, ex: UnderClaim, call: Call) -> None:
     spec = call.spec
     if call.kind == "step" and ex.undo is None:
         signature = spec.signature
@@ -51,12 +51,12 @@ def start(worker: Worker, ex: Execution, call: Call) -> None:
 
 
 def _start_call(
-    worker: Worker, ex: Execution, call: Call, function: Any, args: tuple[Any, ...], signature: Signature,
+    worker: Worker, ex: UnderClaim, call: Call, function: Any, args: tuple[Any, ...], signature: Signature,
     timeout: float | None, attempt: int = 0,
 ) -> None:  # fmt: skip
     """`attempt`: of the effect whose call this is; what it comes back with is evidence however late. 0: no effect."""
     if signature.info is not None:
-        function, args = bound(function, args, signature, step_info(ex, call)), ()
+        function, args = bound(function, args, signature, ex.info(call)), ()
     if signature.is_async:
         work = (
             _bring_back(ex, call, attempt, function, args)
@@ -76,11 +76,11 @@ def _start_call(
         ex.arrive(call, value, error)
 
 
-def _launch(ex: Execution, call: Call, work: Any) -> None:
+def _launch(ex: UnderClaim, call: Call, work: Any) -> None:
     ex.running[call.key] = ex.worker.loop.create_task(work, name="holdfast-step")
 
 
-async def _bring_back(ex: Execution, call: Call, attempt: int, function: Any, args: tuple[Any, ...]) -> None:
+async def _bring_back(ex: UnderClaim, call: Call, attempt: int, function: Any, args: tuple[Any, ...]) -> None:
     error: BaseException | None = None
     value = None
     try:
@@ -98,7 +98,7 @@ async def _bring_back(ex: Execution, call: Call, attempt: int, function: Any, ar
         ex.worker.broken(ex, broken)
 
 
-def step_info(ex: Execution, call: Call) -> StepInfo:
+def step_info(ex: UnderClaim, call: Call) -> StepInfo:
     spec = call.spec
     undoing = ex.undoing(call)
     result = None
@@ -120,7 +120,7 @@ def step_info(ex: Execution, call: Call) -> StepInfo:
     )
 
 
-def _compensation(ex: Execution, call: Call) -> tuple[Any, tuple[Any, ...]]:
+def _compensation(ex: UnderClaim, call: Call) -> tuple[Any, tuple[Any, ...]]:
     """A compensation gets what the step it undoes returned, if it takes an argument at all."""
     function = call.spec.compensate
     signature = signature_of(function)

@@ -21,13 +21,13 @@ from holdfast.handlers.calls import bound
 from holdfast.store.port import HandlerRaised
 
 if TYPE_CHECKING:
-    from holdfast.worker.execution import Execution
+    from holdfast.worker.turns import UnderClaim
     from holdfast.worker.worker import Worker
 
 log = structlog.get_logger("holdfast.worker")
 
 
-def start(worker: Worker, ex: Execution, call: Call) -> None:
+def start(worker: Worker, ex: UnderClaim, call: Call) -> None:
     if ex.committing:
         ex.transactions.append(call)
         ex.running[call.key] = None
@@ -36,9 +36,7 @@ def start(worker: Worker, ex: Execution, call: Call) -> None:
     ex.running[call.key] = asyncio.get_running_loop().create_task(_run(worker, ex, call))
 
 
-async def _run(worker: Worker, ex: Execution, call: Call) -> None:
-    from holdfast.worker.running import step_info
-
+async def _run(worker: Worker, ex: UnderClaim, call: Call) -> None:
     spec = call.spec
     kept: dict[str, Any] = {}
     entries = list(ex.entries)
@@ -46,7 +44,7 @@ async def _run(worker: Worker, ex: Execution, call: Call) -> None:
     def handler(tx: Any) -> Any:
         if spec.signature.info is None:
             return spec.function(tx, *spec.args)
-        return bound(spec.function, (tx, *spec.args), spec.signature, step_info(ex, call))()
+        return bound(spec.function, (tx, *spec.args), spec.signature, ex.info(call))()
 
     def work(tx: Any) -> Any:
         token = IN_TRANSACTION.set(True)
@@ -66,8 +64,7 @@ async def _run(worker: Worker, ex: Execution, call: Call) -> None:
         result = codec.encode(value, "the result of", worker.payload_limit, call.key)
         codec.decoder_for(call.type)(result)
         kept["result"] = result
-        payload = ex.completed_payload(call, result)
-        kept["turn"] = ex.seal_turn([*entries, (h.TRANSACTION_COMMITTED, call.key, payload)])
+        kept["turn"] = ex.transaction_turn(call, entries, result)
         turn: Turn = kept["turn"]
         return turn
 
@@ -94,7 +91,7 @@ async def _run(worker: Worker, ex: Execution, call: Call) -> None:
 
 
 def _go_on(
-    worker: Worker, ex: Execution, call: Call, error: BaseException | None, outcome: Outcome | None,
+    worker: Worker, ex: UnderClaim, call: Call, error: BaseException | None, outcome: Outcome | None,
     kept: dict[str, Any], count: int,
 ) -> None:  # fmt: skip
     if error is not None:

@@ -7,7 +7,7 @@ import heapq
 import os
 import random
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context as Variables
 from contextvars import copy_context
@@ -17,14 +17,19 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from uuid_utils import uuid4
 
+from holdfast.app.definitions import Charts
+from holdfast.app.registry import Definition, TaskHandler
 from holdfast.engine import codec, ids
 from holdfast.engine.effects import LEASE, LEASE_MARGIN
+from holdfast.engine.errors import WorkflowNotRegistered
 from holdfast.engine.replay import Call
 from holdfast.engine.turns import Change, NewInstance, Outcome, Turn
 from holdfast.store.committer import Committer
-from holdfast.store.port import Claimed, claimed_at_birth
+from holdfast.store.port import Claimed, PendingEvent, Place, claimed_at_birth
 from holdfast.worker import running
+from holdfast.worker.charts import ChartExecution
 from holdfast.worker.execution import Execution
+from holdfast.worker.turns import UnderClaim
 
 if TYPE_CHECKING:
     from holdfast.app.registry import Registry
@@ -33,11 +38,21 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("holdfast.worker")
 CLAIM_MAX = 500
+HEAR_SECONDS = 0.2  # how often a worker asks whether charts were published elsewhere
 POLL_FIRST = 0.05  # the pause before polling again grows from here to poll_seconds while nothing happens
 AFTER_ONE = 20_000  # microseconds until we look again after a single instance was claimed
 UNREADABLE = 60_000_000  # microseconds until an instance whose history cannot be read is tried again
 EVIDENCE_TRIES = 60
 ATTEMPTS_LIMIT = 5  # claims in a row without a committed turn; the last three of them alone
+
+
+def _migrations(events: Sequence[PendingEvent]) -> list[int]:
+    """The versions that these events want an instance moved to."""
+    return [codec.decode(event.payload)["version"] for event in events if event.kind == "migrate"]
+
+
+def _no_function(*_: Any) -> None:
+    raise AssertionError("a chart has no function")
 
 
 def salts() -> Iterator[bytes]:
@@ -54,9 +69,12 @@ class Worker:
         queue: str = "default", poll_seconds: float = 1.0, payload_limit: int = codec.PAYLOAD_LIMIT,
         verbose: bool = False, threads: int = 32, seed: int | None = None,
         on_ended: Callable[[bytes, Change], None] | None = None, on_committed: Callable[[Turn], None] | None = None,
+        charts: Charts | None = None, handlers: dict[str, TaskHandler] | None = None,
     ) -> None:  # fmt: skip
         self.store = store
         self.registry = registry
+        self.charts = charts or Charts(store, registry)
+        self._handlers = handlers or {}  # the built-in ones, by type of task
         self.concurrency = concurrency
         self.queue = queue
         self.poll_seconds = poll_seconds
@@ -68,7 +86,7 @@ class Worker:
         self.now = store.now
         self.id = b""
         self.loop = asyncio.get_running_loop()
-        self.executions: dict[bytes, Execution] = {}
+        self.executions: dict[bytes, UnderClaim] = {}
         self.alone = False
         self.stopping = False
         self.wakeup = asyncio.Event()
@@ -89,6 +107,7 @@ class Worker:
         self.claims_starts = False  # whether a start in this process may come with our claim
         self.look_seconds = 0.25  # how often events of other processes for instances running here are looked for
         self._looked_at = 0.0
+        self._heard_at = 0.0  # when to ask again which charts were published
         self._again_as = b""  # the incarnation whose successor is on its way
         self._context: Variables  # the one we were started in
         self.committer: Committer
@@ -183,7 +202,7 @@ class Worker:
         for execution in list(self.executions.values()):
             self._abandon(execution)
 
-    def _abandon(self, execution: Execution) -> None:
+    def _abandon(self, execution: UnderClaim) -> None:
         self._forget(execution)
         execution.abandon()
         for key, task in list(execution.running.items()):
@@ -191,7 +210,7 @@ class Worker:
             if task is not None and key not in execution.threads:
                 task.cancel()
 
-    def _forget(self, execution: Execution) -> None:
+    def _forget(self, execution: UnderClaim) -> None:
         """But not a later claim of the same instance, which may be here before our hand-back was answered."""
         if self.executions.get(execution.id) is execution:
             del self.executions[execution.id]
@@ -246,6 +265,7 @@ class Worker:
         """One pass: fire timers in memory, look at what is claimed here, claim what is due."""
         self._fire_timers()
         await self._look_at_claims()
+        await self._hear_of_charts()
         if self.alone:
             if self._unproved():
                 return 0, None
@@ -259,7 +279,7 @@ class Worker:
         worker_id = self.id
         self._more_likely = True  # until we know: the room we ask for is not given to a start meanwhile
         self._claimed_at = self.now()
-        places = self.registry.places()
+        places = self._places()
         claimed: list[Claimed] = []
         due = None
         if await self._suspects_wait():
@@ -271,17 +291,54 @@ class Worker:
             claimed, due = await self._claim(worker_id, places, room, alone=False)
         if worker_id != self.id or self._is_fenced():
             return 0, None  # fenced meanwhile: these claims went with the old incarnation
+        for row in claimed:
+            if row.kind != "code":
+                await self._load(row)
+        if worker_id != self.id or self._is_fenced():
+            return 0, None
         self._more_likely = bool(claimed)
         for row in claimed:
             self.take(row)
         return len(claimed), due
+
+    def _places(self) -> list[Place]:
+        """What may be claimed here: code that is registered, and charts whose handlers are."""
+        return [("", key, version) for key, version in self.registry.places()] + self.charts.places()
+
+    async def _hear_of_charts(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._heard_at:
+            await self.charts.refresh()
+            self._heard_at = now + HEAR_SECONDS
+
+    async def _load(self, row: Claimed) -> None:
+        if not self.registry.knows(row.definition_key, row.definition_version):
+            versions = {row.definition_version, *_migrations(row.events)}
+            for version in versions:
+                try:
+                    await self.charts.load(row.tenant_id, row.definition_key, version)
+                except Exception as error:  # `take` finds it missing and puts the instance off
+                    log.error("definition_unreadable", definition=row.definition_key, error=repr(error))
+
+    def task_handler(self, type_: str, name: str) -> TaskHandler | None:
+        """The author's own for that name, else the one for all tasks of the type."""
+        return self.registry.handler(type_, name) or self._handlers.get(type_)
+
+    def child_definition(self, tenant_id: str, key: str, version: int | None) -> Definition:
+        """What a parent names: code registered here, or a published chart."""
+        if self.registry.has(key):
+            return self.registry.find(key, version)
+        newest = version or self.charts.newest_known(tenant_id, key)
+        if newest is None:
+            raise WorkflowNotRegistered(key, version, [])
+        return Definition("chart", key, newest, "default", _no_function)
 
     def _unproved(self) -> bool:
         """Whether something runs here that has not committed a turn under its claim: it might be what kills us."""
         return bool(self._expected) or any(not execution.proved for execution in self.executions.values())
 
     async def _claim(
-        self, worker_id: bytes, places: list[tuple[str, int]], limit: int, *, alone: bool
+        self, worker_id: bytes, places: list[Place], limit: int, *, alone: bool
     ) -> tuple[list[Claimed], int | None]:
         try:
             return await self.store.claim(worker_id, places, self.queue, limit, alone=alone)
@@ -299,8 +356,8 @@ class Worker:
         if now < self._suspects_at:
             return False
         found = await self.store.fetch("suspects", queue=self.queue, now=self.now())
-        known = set(self.registry.places())
-        self._suspects = any((key, version) in known for key, version in found)
+        known = set(self._places())
+        self._suspects = any(not known.isdisjoint({(t, k, v), ("", k, v)}) for t, k, v in found)
         if not self._suspects:
             self._suspects_at = now + max(2.0, self.poll_seconds * 4)
         return self._suspects
@@ -353,8 +410,11 @@ class Worker:
 
     def take(self, claimed: Claimed) -> None:
         try:
-            definition = self.registry.find(claimed.definition_key, claimed.definition_version)
-            execution: Execution = (definition.execution or Execution)(self, claimed, definition)
+            definition = self.charts.loaded(claimed.tenant_id, claimed.definition_key, claimed.definition_version)
+            if definition is None or claimed.kind == "code":
+                definition = self.registry.find(claimed.definition_key, claimed.definition_version)
+            kind = Execution if definition.chart is None else ChartExecution
+            execution: UnderClaim = (definition.execution or kind)(self, claimed, definition)
         except Exception as error:  # a history that cannot be read: its neighbours must not suffer
             log.error("instance_unreadable", instance_id=ids.instance_word(claimed.id), error=repr(error))
             self.spawn(self._put_off(claimed))
@@ -372,7 +432,7 @@ class Worker:
             log.warning("claim_not_released", error=repr(error))
             self._claims_in_doubt = True  # the next look lets it go
 
-    def guard(self, execution: Execution, work: Callable[..., None], *args: Any) -> None:
+    def guard(self, execution: UnderClaim, work: Callable[..., None], *args: Any) -> None:
         """Every way into an execution is watched like this: whatever goes wrong inside must not leave it claimed and
         idle. (The two ways that every step takes, a result and a commit, have the same lines in place.)"""
         try:
@@ -380,7 +440,7 @@ class Worker:
         except Exception as error:
             self.broken(execution, error)
 
-    def broken(self, execution: Execution, error: BaseException) -> None:
+    def broken(self, execution: UnderClaim, error: BaseException) -> None:
         """A broken promise of our own: record it, drop the execution, let the claim be taken up afresh."""
         log.error("execution_broken", instance_id=ids.instance_word(execution.id), error=repr(error), exc_info=error)
         self._abandon(execution)
@@ -396,7 +456,7 @@ class Worker:
     async def next_due(self) -> int | None:
         """When the next timer falls due, here or in the store."""
         times = [at for at, id_ in self._timers if id_ in self.executions]
-        due = await self.store.next_due(self.registry.places(), self.queue)
+        due = await self.store.next_due(self._places(), self.queue)
         if due is not None:
             times.append(due)
         return min(times) if times else None
@@ -406,13 +466,13 @@ class Worker:
     def submit(self, turn: Turn, done: Callable[[Outcome | BaseException], None]) -> None:
         self.committer.submit(turn, done)
 
-    def run(self, execution: Execution, call: Call) -> None:
+    def run(self, execution: UnderClaim, call: Call) -> None:
         running.start(self, execution, call)
 
     def not_after(self) -> int:
         return min(self.liveness.lease_end(), self.now() + LEASE) - LEASE_MARGIN
 
-    def wake_at(self, execution: Execution, at: int) -> None:
+    def wake_at(self, execution: UnderClaim, at: int) -> None:
         if len(self._timers) > 4 * self.concurrency + 1000:  # most belong to instances handed back long ago
             self._timers = [timer for timer in self._timers if timer[1] in self.executions]
             heapq.heapify(self._timers)
@@ -458,13 +518,15 @@ class Worker:
         else:
             self.more_work()
 
-    def fetch_events(self, execution: Execution) -> None:
+    def fetch_events(self, execution: UnderClaim) -> None:
         self.spawn(self._fetch_events(execution))
 
-    async def _fetch_events(self, execution: Execution) -> None:
+    async def _fetch_events(self, execution: UnderClaim) -> None:
         while not execution.abandoned:
             try:
                 woken, events = await self.store.pending_events(execution.tenant_id, execution.id)
+                for version in _migrations(events):
+                    await self.charts.load(execution.tenant_id, execution.claimed.definition_key, version)
             except Exception as error:
                 log.warning("events_not_read", error=repr(error))
                 await asyncio.sleep(0.1)
@@ -472,7 +534,7 @@ class Worker:
             self.guard(execution, execution.new_events, woken, events)
             return
 
-    def cancel_handler(self, execution: Execution, call: Call) -> None:
+    def cancel_handler(self, execution: UnderClaim, call: Call) -> None:
         task = execution.running.get(call.key)
         if task is None or not call.spec.signature.is_async:
             return
@@ -484,7 +546,7 @@ class Worker:
         task.add_done_callback(ended)
         task.cancel()
 
-    def lost(self, execution: Execution, outcome: Outcome | BaseException) -> None:
+    def lost(self, execution: UnderClaim, outcome: Outcome | BaseException) -> None:
         """The turn is not ours to take, or nobody can say what became of it: write nothing, stop its handlers.
 
         If the claim is still ours it is let go, and whoever claims next starts from what is on disk."""
@@ -493,7 +555,7 @@ class Worker:
         if outcome is not Outcome.FENCED:
             self.spawn(self._let_go(execution))
 
-    async def _let_go(self, execution: Execution) -> None:
+    async def _let_go(self, execution: UnderClaim) -> None:
         pause = 0.05
         while not self.stopping:
             try:
@@ -512,7 +574,7 @@ class Worker:
         if self._on_committed is not None:
             self._on_committed(turn)
 
-    def handed_back(self, execution: Execution, ended: Change | None) -> None:
+    def handed_back(self, execution: UnderClaim, ended: Change | None) -> None:
         self._forget(execution)
         if ended is not None and self._on_ended is not None:
             self._on_ended(execution.id, ended)
@@ -526,7 +588,7 @@ class Worker:
                     self._on_committed(turn)
 
     async def observe(
-        self, execution: Execution, call: Call, attempt: int, value: Any, error: BaseException | None
+        self, execution: UnderClaim, call: Call, attempt: int, value: Any, error: BaseException | None
     ) -> None:
         """What an effect's call came back with after its claim was lost or its time was up: evidence, it moves
         nothing."""
@@ -553,18 +615,18 @@ class Worker:
                     return
                 await asyncio.sleep(0.5)
 
-    def came_late(self, execution: Execution, call: Call, attempt: int, done: asyncio.Future[Any]) -> None:
+    def came_late(self, execution: UnderClaim, call: Call, attempt: int, done: asyncio.Future[Any]) -> None:
         """A sync effect handler came back after its time-out."""
         if not done.cancelled():
             error = done.exception()
             self.keep_evidence(execution, call, attempt, None if error else done.result(), error)
 
     def keep_evidence(
-        self, execution: Execution, call: Call, attempt: int, value: Any, error: BaseException | None
+        self, execution: UnderClaim, call: Call, attempt: int, value: Any, error: BaseException | None
     ) -> None:
         self.spawn(self.observe(execution, call, attempt, value, error))
 
-    def note(self, execution: Execution, event: str, **fields: Any) -> None:
+    def note(self, execution: UnderClaim, event: str, **fields: Any) -> None:
         log.info(
             event, tenant_id=execution.tenant_id, instance_id=ids.instance_word(execution.id),
             workflow=execution.claimed.definition_key,

@@ -48,7 +48,7 @@ DEPTH_LIMIT = 20
 TRANSITIONS_LIMIT = 20_000
 EXPRESSIONS_LIMIT = 5_000
 WEIGHT_LIMIT = 1_000  # conditions one guard, or actions one list, may come to when all names are followed
-NAME = re.compile(r"[^\x00-\x1f\x7f.#/\\]{1,100}\Z")
+NAME = re.compile(r"[^\x00-\x1f\x7f.#*/\\]{1,100}\Z")
 EVENT = re.compile(r"[^\x00-\x1f\x7f]{1,200}\Z")
 _INTEGER_LIKE = re.compile(r"\d+\Z")
 ROOT_KEYS = frozenset((
@@ -56,8 +56,8 @@ ROOT_KEYS = frozenset((
     "on", "always", "after", "entry", "exit", "invoke", "tags", "description", "meta", "output",
 ))  # fmt: skip
 STATE_KEYS = frozenset((
-    "id", "initial", "states", "type", "history", "target", "on", "always", "after", "entry", "exit", "invoke",
-    "onDone", "tags", "description", "meta", "output",
+    "id", "initial", "states", "type", "on", "always", "after", "entry", "exit", "invoke", "onDone", "tags",
+    "description", "meta", "output",
 ))  # fmt: skip
 HISTORY_KEYS = frozenset(("id", "type", "history", "target", "description", "meta"))
 FINAL_KEYS = frozenset(("id", "type", "entry", "exit", "output", "tags", "description", "meta"))
@@ -96,7 +96,7 @@ class _Compiler:
         self._keys(document, ROOT_KEYS, "")
         id_ = document.get("id", "chart")
         if not isinstance(id_, str) or not NAME.match(id_):
-            self.problem("/id", f"expected a name of 1 to 100 characters without . # / or \\, found {found(id_)}")
+            self.problem("/id", f"expected a name of 1 to 100 characters without . # * / or \\, found {found(id_)}")
             id_ = "chart"
         language = document.get("@exprLang", "cel")
         if language != "cel":
@@ -118,6 +118,7 @@ class _Compiler:
             self._action_by_name(name, None, f"/actions/{escaped(name)}")
         for node in self.nodes:
             self._behaviour(node)
+        self._one_child_at_a_time()
         if self.transitions > TRANSITIONS_LIMIT:
             self.problem("", f"the chart has {self.transitions:,} transitions, the limit is {TRANSITIONS_LIMIT:,}")
         if self.problems:
@@ -125,6 +126,8 @@ class _Compiler:
         self.chart.has_history = any(node.type == "history" for node in self.nodes)
         self.chart.has_always = any(node.always for node in self.nodes)
         self.chart.expressions = self.expressions
+        self.chart.timer_ids = frozenset(delay.event for node in self.nodes for delay in node.after)
+        self.chart.invoke_ids = frozenset(invoke.id for node in self.nodes for invoke in node.invokes)
         return self.chart
 
     def _map(self, name: str) -> dict[str, Any]:
@@ -156,8 +159,8 @@ class _Compiler:
         type_ = self._type(config, path)
         own = config.get("id") if parent is not None else None
         if own is not None:
-            if not isinstance(own, str) or not re.match(r"[^\x00-\x1f\x7f#/\\]{1,200}\Z", own) or "." in own:
-                self.problem(f"{path}/id", f"expected a name without . # / or \\, found {found(own)}")
+            if not isinstance(own, str) or not re.match(r"[^\x00-\x1f\x7f#*/\\]{1,200}\Z", own) or "." in own:
+                self.problem(f"{path}/id", f"expected a name without . # * / or \\, found {found(own)}")
             else:
                 id_ = own
         node = Node(len(self.nodes), key, id_, type_, parent, path)
@@ -182,7 +185,7 @@ class _Compiler:
                 self.problem(
                     place,
                     "a state's name has 1 to 100 characters, is not a number (those would be sorted first), "
-                    "and holds no . # / or \\",
+                    "and holds no . # * / or \\",
                 )
             made = self._node(
                 child_key, child, node, place, f"{node.id if parent is None else _full(node)}.{child_key}"
@@ -240,6 +243,7 @@ class _Compiler:
             if node.parent is not None and node.type not in ("compound", "parallel"):
                 self.problem(f"{path}/onDone", "only a state with states inside is ever done")
             event = f"xstate.done.state.{node.id}"
+            self._not_twice(node, event, f"{path}/onDone")
             node.on[event] = self._transitions(node, event, config["onDone"], f"{path}/onDone")
         self._invokes(node, config)
         self._after(node, config)
@@ -302,6 +306,9 @@ class _Compiler:
             if word in self.delays:
                 value = self.delays[word]
             elif word.isascii() and word.isdigit():
+                if len(word) > 15:
+                    self.problem(place, "that many milliseconds is longer than a thousand years")
+                    continue
                 word = str(int(word))
                 value = self._span(int(word), place)
             else:
@@ -311,6 +318,9 @@ class _Compiler:
                     continue
                 value = Constant(word)
             event = f"xstate.after.{word}.{node.id}"
+            if any(delay.event == event for delay in node.after):
+                self.problem(place, f"the delay {word} stands twice in this state")
+                continue
             node.after.append(Delay(event, value, place))
             node.on.setdefault(event, []).extend(self._transitions(node, event, given, place))
 
@@ -324,8 +334,8 @@ class _Compiler:
                 continue
             self._keys(one, frozenset(("id", "src", "input", "onDone", "onError", "description", "meta")), path)
             id_ = one.get("id", f"{n}.{node.id}")
-            if not isinstance(id_, str) or not EVENT.match(id_):
-                self.problem(f"{path}/id", f"expected a name, found {found(id_)}")
+            if not isinstance(id_, str) or not EVENT.match(id_) or "*" in id_:
+                self.problem(f"{path}/id", f"expected a name without *, found {found(id_)}")
                 continue
             if any(other.id == id_ for other in node.invokes):
                 self.problem(f"{path}/id", f"the id {id_!r} is taken by another invoke of this state")
@@ -333,7 +343,25 @@ class _Compiler:
             node.invokes.append(Invoke(id_, src, self._value(one.get("input"), f"{path}/input"), path))
             for key, event in (("onDone", f"xstate.done.actor.{id_}"), ("onError", f"xstate.error.actor.{id_}")):
                 if key in one:
+                    self._not_twice(node, event, f"{path}/{key}")
                     node.on[event] = self._transitions(node, event, one[key], f"{path}/{key}")
+
+    def _not_twice(self, node: Node, event: str, path: str) -> None:
+        if event in node.on:
+            self.problem(path, f"this state's `on` has {event!r} already: say it in one place")
+
+    def _one_child_at_a_time(self) -> None:
+        """Two invokes with one id, in states that may be active together, would answer for each other."""
+        by_id: dict[str, list[tuple[Node, str]]] = {}
+        for node in self.nodes:
+            for invoke in node.invokes:
+                for other, path in by_id.get(invoke.id, []):
+                    if other.holds(node) or _in_regions(other, node):
+                        self.problem(
+                            f"{invoke.path}/id", f"{path} has the id {invoke.id!r} too, and both may run at once"
+                        )
+                        break
+                by_id.setdefault(invoke.id, []).append((node, invoke.path))
 
     def _source(self, given: Any, path: str) -> Any:
         if isinstance(given, str) and EVENT.match(given):
@@ -510,7 +538,7 @@ class _Compiler:
         guard: Guard | None = self._named(
             f"guard {name}", path, lambda: self._guard(self.guards[name], f"/guards/{escaped(name)}", named=True)
         )
-        return None if guard is None else NamedGuard(guard, params)
+        return None if guard is None else NamedGuard(name, guard, params)
 
     def _state_in(self, given: Any, path: str) -> list[Node]:
         if isinstance(given, str):
@@ -585,7 +613,7 @@ class _Compiler:
         actions: list[Action] | None = self._named(
             f"action {name}", path, lambda: self._actions(self.actions[name], f"/actions/{escaped(name)}", named=True)
         )
-        return None if actions is None else Named(path, actions, params)
+        return None if actions is None else Named(path, name, actions, params)
 
     def _assign(self, given: dict[str, Any], path: str, named: bool) -> Action | None:
         self._keys(given, frozenset(("type", "assign")), path)
@@ -647,8 +675,8 @@ class _Compiler:
             self._keys(given, frozenset(("type", "to", "event")), path)
             event = self._event(given.get("event"), f"{path}/event", named)
             to = self._value(given.get("to"), f"{path}/to", named=named)
-            if isinstance(to, Constant) and not isinstance(to.value, str):
-                self.problem(f"{path}/to", f"expected an instance's id, found {found(to.value)}")
+            if not isinstance(to, Computed) and not (isinstance(to, Constant) and isinstance(to.value, str)):
+                self.problem(f"{path}/to", f"expected an instance's id, found {found(given.get('to'))}")
             return None if event is None else Deed(path, type_, ObjectOf({"to": to, "event": event}))
         self._keys(given, frozenset(("type", "params")), path)
         if type_ == "cancelTask":
@@ -676,9 +704,9 @@ class _Compiler:
 
     # -- values
 
-    def _span(self, given: Any, path: str) -> Value:
-        if isinstance(given, dict):
-            return self._value(given, path)
+    def _span(self, given: Any, path: str, named: bool = False) -> Value:
+        if isinstance(given, dict) and "@expr" in given:
+            return self._value(given, path, named=named)
         micros = span(given)
         if isinstance(micros, str):
             self.problem(path, micros)
@@ -687,9 +715,7 @@ class _Compiler:
     def _delay(self, given: Any, path: str, named: bool) -> Value:
         if isinstance(given, str) and given in self.delays:
             return self.delays[given]
-        if isinstance(given, dict):
-            return self._value(given, path, named=named)
-        return self._span(given, path)
+        return self._span(given, path, named)
 
     def _value(self, given: Any, path: str, *, named: bool = False, literal: frozenset[str] = frozenset()) -> Value:
         if isinstance(given, dict):
@@ -750,6 +776,14 @@ class _Compiler:
             self.problem(path, f"expected a text, found {found(given)}")
             return ""
         return given
+
+
+def _in_regions(one: Node, other: Node) -> bool:
+    """Whether they lie in different regions of a parallel state."""
+    common = one.parent
+    while common is not None and not common.holds(other):
+        common = common.parent
+    return common is not None and common.type == "parallel"
 
 
 def _full(node: Node) -> str:

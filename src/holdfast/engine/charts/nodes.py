@@ -126,10 +126,11 @@ class ExpressionGuard(Guard):
 class NamedGuard(Guard):
     """`{"type": name, "params": …}`: the guard of that name, which sees its params."""
 
-    __slots__ = ("guard", "params")
+    __slots__ = ("guard", "name", "params")
 
-    def __init__(self, guard: Guard, params: Value | None) -> None:
+    def __init__(self, name: str, guard: Guard, params: Value | None) -> None:
         super().__init__(guard.weight)
+        self.name = name
         self.guard = guard
         self.params = params
 
@@ -233,10 +234,11 @@ class Choose(Action):
 class Named(Action):
     """A named action called with params."""
 
-    __slots__ = ("actions", "params")
+    __slots__ = ("actions", "name", "params")
 
-    def __init__(self, path: str, actions: list[Action], params: Value | None) -> None:
+    def __init__(self, path: str, name: str, actions: list[Action], params: Value | None) -> None:
         super().__init__(path, 1 + sum(action.weight for action in actions))
+        self.name = name
         self.actions = actions
         self.params = params
 
@@ -359,6 +361,8 @@ class Chart:
         self.tasks: list[tuple[str, dict[str, Any]]] = []  # (path, params) of every task it may create
         self.workflows: list[tuple[str, str]] = []  # (path, key) of every child it may start
         self.expressions = 0
+        self.timer_ids: frozenset[str] = frozenset()
+        self.invoke_ids: frozenset[str] = frozenset()
         self.configurations: dict[Any, Any] = {}
         self.plans: dict[Any, Any] = {}
 

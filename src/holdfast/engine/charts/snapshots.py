@@ -76,6 +76,10 @@ def snapshot_from(chart: Chart, raw: bytes) -> Snapshot:
     for key, ids in snapshot.history_value.items():
         if key not in chart.by_id or any(id_ not in chart.by_id for id_ in ids):
             raise SnapshotMismatch(f"the snapshot remembers {key!r}, which version {chart.version} does not have")
+    strangers = [id_ for id_ in snapshot.timers if id_.startswith("xstate.after.") and id_ not in chart.timer_ids]
+    strangers += [id_ for id_ in snapshot.children if id_ not in chart.invoke_ids]
+    if strangers:
+        raise SnapshotMismatch(f"the snapshot waits for {strangers[0]!r}, which version {chart.version} does not have")
     return snapshot
 
 

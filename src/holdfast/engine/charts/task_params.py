@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.engine.ai import read_options
-from holdfast.engine.calendar import check_calendar
+from holdfast.engine.calendar import check_calendar, moment_of
 from holdfast.engine.errors import HoldfastError
 from holdfast.engine.forms import check_schema
 from holdfast.engine.http_outcomes import checked_outcomes
+from holdfast.engine.spans import span
 from holdfast.engine.tasks import TYPES
 from holdfast.engine.templates import check
 
@@ -60,6 +61,15 @@ def check_task(given: dict[str, Any], *, invoked: bool) -> list[tuple[str, str]]
         problems.append(("/mode", 'expected "keyed" or "manual"'))
     if sum(key in given for key in ("delay", "run_at", "calendar")) > 1:
         problems.append(("/run_at", "give one of `delay`, `run_at` and `calendar`"))
+    for key in ("delay", "due_in", "follow_up_in", "deadline", "timeout", "window"):
+        if key in given and _literal(given[key]) and isinstance(problem := span(given[key]), str):
+            problems.append((f"/{key}", problem))
+    for key in ("run_at", "due_at", "follow_up_at"):
+        if key in given and _literal(given[key]) and isinstance(problem := moment_of(given[key]), str):
+            problems.append((f"/{key}", problem))
+    priority = given.get("priority", 0)
+    if _literal(priority) and (isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > 1000):
+        problems.append(("/priority", "expected a whole number from -1,000 to 1,000"))
     if not problems:
         problems += _OF_ITS_OWN.get(type_, _nothing)(given)
     return problems

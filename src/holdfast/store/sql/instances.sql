@@ -61,3 +61,7 @@ select count(*) from (
   select 1 from holdfast.instances
   where queue = :queue and run_at is not null and locked_by is null and status = 'pending' limit :limit
 ) waiting
+
+-- name: read_snapshot
+select snapshot, definition_key, definition_version, status from holdfast.instances
+where tenant_id = :tenant_id and id = :id

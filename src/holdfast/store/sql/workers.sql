@@ -35,7 +35,7 @@ where i.locked_by = :worker_id
 
 -- name: suspects
 -- Due instances whose worker died twice before they committed anything: they run alone.
-select distinct definition_key, definition_version from holdfast.instances
+select distinct tenant_id, definition_key, definition_version from holdfast.instances
 where queue = :queue and run_at is not null and locked_by is null and run_at <= :now and attempts >= 2
 
 -- name: held_claims

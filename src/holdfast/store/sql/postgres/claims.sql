@@ -19,8 +19,8 @@ with recursive me as materialized (
 ), due as materialized (
   select h.tenant_id, h.definition_key, h.definition_version, h.run_at
   from heads h
-  join unnest(:keys::text[], :versions::integer[]) as d(key, version)
-    on d.key = h.definition_key and d.version = h.definition_version
+  join unnest(:places::text[], :keys::text[], :versions::integer[]) as d(tenant_id, key, version)
+    on d.key = h.definition_key and d.version = h.definition_version and d.tenant_id in ('', h.tenant_id)
   where h.run_at <= :now
   order by h.run_at limit :limit
 ), shares as materialized (
@@ -50,6 +50,21 @@ select h.instance_id, h.seq, h.type, h.name, h.payload, h.hash, h.at
 from unnest(:tenants::text[], :instances::bytea[]) as i(tenant_id, id)
 join holdfast.history h on h.tenant_id = i.tenant_id and h.instance_id = i.id
 order by h.instance_id, h.seq
+
+-- name: read_heads
+select i.id, h.seq, h.type, h.name, h.payload, h.hash, h.at
+from unnest(:tenants::text[], :instances::bytea[]) as i(tenant_id, id)
+cross join lateral (
+  select seq, type, name, payload, hash, at from holdfast.history
+  where tenant_id = i.tenant_id and instance_id = i.id order by seq desc limit 1
+) h
+
+-- name: read_open_tasks
+select t.instance_id, t.id, t.key, t.type, t.name, t.status, t.run_at, t.attempts, t.max_attempts, t.input, t.options,
+  t.invoke_id, t.visit, t.standing_type, t.standing, t.created_at
+from unnest(:tenants::text[], :instances::bytea[]) as i(tenant_id, id)
+join holdfast.tasks t on t.tenant_id = i.tenant_id and t.instance_id = i.id and t.closed_at is null
+order by t.instance_id, t.created_at, t.key
 
 -- name: read_events
 select e.instance_id, e.id, e.kind, e.name, e.payload, e.sent_at
@@ -97,8 +112,8 @@ with recursive heads as (
   ) n
 )
 select min(h.run_at) from heads h
-join unnest(:keys::text[], :versions::integer[]) as d(key, version)
-  on d.key = h.definition_key and d.version = h.definition_version
+join unnest(:places::text[], :keys::text[], :versions::integer[]) as d(tenant_id, key, version)
+  on d.key = h.definition_key and d.version = h.definition_version and d.tenant_id in ('', h.tenant_id)
 
 -- name: lock_worker
 -- Waits for the batch that holds it FOR KEY SHARE; from here on none can begin.

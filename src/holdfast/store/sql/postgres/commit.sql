@@ -57,13 +57,14 @@ changed as (
     compensation = coalesce(c.compensation, i.compensation),
     snapshot = coalesce(c.snapshot, i.snapshot),
     current_state = coalesce(c.current_state, i.current_state),
-    completed_at = c.completed_at
+    completed_at = c.completed_at,
+    definition_version = coalesce(c.definition_version, i.definition_version)
   from unnest(:change_1::text::text[], :change_2::text::bytea[], :change_3::text::bigint[], :change_4::text::text[], :change_5::text::text[],
               :change_6::text::bigint[], :change_7::text::boolean[], :change_8::text::bigint[], :change_9::text::bigint[], :change_10::text::bytea[],
               :change_11::text::bytea[], :change_12::text::bytea[], :change_13::text::text[], :change_14::text::bytea[], :change_15::text::text[],
-              :change_16::text::bigint[])
+              :change_16::text::bigint[], :change_17::text::integer[])
     as c(tenant_id, id, fence, status, waiting_on, run_at, release, woken, seq, hash, result, last_error,
-         compensation, snapshot, current_state, completed_at)
+         compensation, snapshot, current_state, completed_at, definition_version)
   join won on won.tenant_id = c.tenant_id and won.instance_id = c.id
   where i.tenant_id = c.tenant_id and i.id = c.id and i.fence = c.fence
   returning i.id, (c.release and i.locked_by is not null) as kept
@@ -104,10 +105,11 @@ sent as (
   insert into holdfast.events (tenant_id, instance_id, id, kind, name, payload, sent_at)
   select e.tenant_id, e.instance_id, e.id, e.kind, e.name, e.payload, e.sent_at
   from unnest(:event_1::text::text[], :event_2::text::bytea[], :event_3::text::text[], :event_4::text::text[], :event_5::text::text[],
-              :event_6::text::bytea[], :event_7::text::bigint[], :event_8::text::bytea[])
-    as e(tenant_id, instance_id, id, kind, name, payload, sent_at, by)
+              :event_6::text::bytea[], :event_7::text::bigint[], :event_8::text::bytea[], :event_9::text::bytea[])
+    as e(tenant_id, instance_id, id, kind, name, payload, sent_at, by, task_id)
   join holdfast.instances i on i.tenant_id = e.tenant_id and i.id = e.instance_id and i.completed_at is null
-  where e.by is null or exists (select 1 from won where won.tenant_id = e.tenant_id and won.instance_id = e.by)
+  where (e.by is null or exists (select 1 from won where won.tenant_id = e.tenant_id and won.instance_id = e.by))
+    and (e.task_id is null or exists (select 1 from tasked where tasked.id = e.task_id))
   on conflict do nothing
   returning tenant_id, instance_id
 ), woken as (
@@ -160,4 +162,56 @@ buried as (
     as d(tenant_id, id, source, instance_id, definition_key, reason, payload, created_at)
   join won on won.tenant_id = d.tenant_id and won.instance_id = d.instance_id
   on conflict do nothing
+)
+
+-- name: commit_tasks
+tasks_made as (
+  insert into holdfast.tasks (tenant_id, id, instance_id, definition_key, key, type, name, title, status, run_at,
+    attempts, max_attempts, locked_by, locked_at, fence, idempotency_key, input, options, trace_id, assignee, groups,
+    priority, due_at, follow_up_at, invoke_id, visit, created_at, started_at, standing_type, standing, output, error,
+    completed_at, closed_at)
+  select k.* from unnest(:task_1::text::text[], :task_2::text::bytea[], :task_3::text::bytea[], :task_4::text::text[],
+      :task_5::text::text[], :task_6::text::text[], :task_7::text::text[], :task_8::text::text[], :task_9::text::text[],
+      :task_10::text::bigint[], :task_11::text::integer[], :task_12::text::integer[], :task_13::text::bytea[],
+      :task_14::text::bigint[], :task_15::text::bigint[], :task_16::text::text[], :task_17::text::bytea[],
+      :task_18::text::bytea[], :task_19::text::text[], :task_20::text::text[], :task_21::text::text[],
+      :task_22::text::integer[], :task_23::text::bigint[], :task_24::text::bigint[], :task_25::text::text[],
+      :task_26::text::bigint[], :task_27::text::bigint[], :task_28::text::bigint[], :task_29::text::text[],
+      :task_30::text::bytea[], :task_31::text::bytea[], :task_32::text::bytea[], :task_33::text::bigint[],
+      :task_34::text::bigint[])
+    as k(tenant_id, id, instance_id, definition_key, key, type, name, title, status, run_at, attempts, max_attempts,
+         locked_by, locked_at, fence, idempotency_key, input, options, trace_id, assignee, groups, priority, due_at,
+         follow_up_at, invoke_id, visit, created_at, started_at, standing_type, standing, output, error, completed_at,
+         closed_at)
+  join won on won.tenant_id = k.tenant_id and won.instance_id = k.instance_id
+  on conflict do nothing
+)
+
+-- name: commit_task_changes
+-- Settled once: whoever committed first has won, a person or a worker. A worker's turn also says that its instance has
+-- taken note, which a person's word alone does not.
+tasked as (
+  update holdfast.tasks t set
+    status = case when t.completed_at is null then c.status else t.status end,
+    run_at = case when t.completed_at is null then c.run_at end,
+    attempts = greatest(t.attempts, c.attempts), locked_by = c.locked_by,
+    locked_at = case when c.locked_by is not null then c.at end, fence = greatest(t.fence, c.fence),
+    output = case when t.completed_at is null then coalesce(c.output, t.output) else t.output end,
+    error = case when t.completed_at is null then coalesce(c.error, t.error) else t.error end,
+    standing_type = coalesce(c.standing_type, t.standing_type), standing = coalesce(c.standing, t.standing),
+    started_at = coalesce(t.started_at, case when c.status = 'running' then c.at end),
+    completed_at = coalesce(t.completed_at, c.completed_at), completed_by = coalesce(t.completed_by, c.completed_by),
+    closed_at = case when c.by is not null then c.completed_at end, input = coalesce(c.input, t.input)
+  from unnest(:taskchange_1::text::text[], :taskchange_2::text::bytea[], :taskchange_3::text::bytea[],
+      :taskchange_4::text::text[], :taskchange_5::text::bigint[], :taskchange_6::text::integer[],
+      :taskchange_7::text::bytea[], :taskchange_8::text::bigint[], :taskchange_9::text::bytea[],
+      :taskchange_10::text::bytea[], :taskchange_11::text::text[], :taskchange_12::text::bytea[],
+      :taskchange_13::text::bigint[], :taskchange_14::text::bigint[], :taskchange_15::text::text[],
+      :taskchange_16::text::bytea[], :taskchange_17::text::bytea[])
+    as c(tenant_id, id, instance_id, status, run_at, attempts, locked_by, fence, output, error, standing_type, standing,
+         at, completed_at, completed_by, by, input)
+  where t.tenant_id = c.tenant_id and t.id = c.id and t.closed_at is null
+    and case when c.by is null then t.completed_at is null
+             else exists (select 1 from won where won.tenant_id = c.tenant_id and won.instance_id = c.by) end
+  returning t.id
 )

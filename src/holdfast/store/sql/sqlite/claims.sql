@@ -24,6 +24,16 @@ returning tenant_id, id, kind, definition_key, definition_version, status, input
 select seq, type, name, payload, hash, at from holdfast.history
 where tenant_id = :tenant_id and instance_id = :instance_id order by seq
 
+-- name: read_head_of
+select seq, type, name, payload, hash, at from holdfast.history
+where tenant_id = :tenant_id and instance_id = :instance_id order by seq desc limit 1
+
+-- name: read_open_tasks_of
+select id, key, type, name, status, run_at, attempts, max_attempts, input, options, invoke_id, visit, standing_type,
+  standing, created_at
+from holdfast.tasks where tenant_id = :tenant_id and instance_id = :instance_id and closed_at is null
+order by created_at, key
+
 -- name: read_events_of
 select id, kind, name, payload, sent_at from holdfast.events
 where tenant_id = :tenant_id and instance_id = :instance_id and consumed_seq is null order by sent_at, id

@@ -12,7 +12,7 @@ insert into holdfast.history (tenant_id, instance_id, seq, type, name, fence, at
 
 -- name: commit_changes
 with c(tenant_id, id, fence, status, waiting_on, run_at, release, woken, seq, hash, result, last_error,
-       compensation, snapshot, current_state, completed_at) as (values {rows})
+       compensation, snapshot, current_state, completed_at, definition_version) as (values {rows})
 update holdfast.instances as i set
   status = case when not c.release or i.woken <= c.woken then c.status else i.status end,
   waiting_on = case when not c.release or i.woken <= c.woken then c.waiting_on else i.waiting_on end,
@@ -26,7 +26,8 @@ update holdfast.instances as i set
   compensation = coalesce(c.compensation, i.compensation),
   snapshot = coalesce(c.snapshot, i.snapshot),
   current_state = coalesce(c.current_state, i.current_state),
-  completed_at = c.completed_at
+  completed_at = c.completed_at,
+  definition_version = coalesce(c.definition_version, i.definition_version)
 from c
 where i.tenant_id = c.tenant_id and i.id = c.id and i.fence = c.fence
 returning id, locked_by is not null
@@ -48,7 +49,7 @@ on conflict do nothing
 returning id, locked_by is not null
 
 -- name: commit_events
-with e(tenant_id, instance_id, id, kind, name, payload, sent_at, by_id) as (values {rows})
+with e(tenant_id, instance_id, id, kind, name, payload, sent_at, by_id, task_id) as (values {rows})
 insert into holdfast.events (tenant_id, instance_id, id, kind, name, payload, sent_at)
 select e.tenant_id, e.instance_id, e.id, e.kind, e.name, e.payload, e.sent_at
 from e join holdfast.instances i on i.tenant_id = e.tenant_id and i.id = e.instance_id and i.completed_at is null
@@ -85,3 +86,30 @@ on conflict (tenant_id, id) do update set
 -- name: commit_dead_letters
 insert into holdfast.dead_letters (tenant_id, id, source, instance_id, definition_key, reason, payload, created_at)
 values {rows} on conflict do nothing
+
+-- name: commit_tasks
+insert into holdfast.tasks (tenant_id, id, instance_id, definition_key, key, type, name, title, status, run_at,
+  attempts, max_attempts, locked_by, locked_at, fence, idempotency_key, input, options, trace_id, assignee, groups,
+  priority, due_at, follow_up_at, invoke_id, visit, created_at, started_at, standing_type, standing, output, error,
+  completed_at, closed_at) values {rows}
+on conflict do nothing
+
+-- name: commit_task_changes
+-- Settled once: whoever committed first has won, a person or a worker. A worker's turn also says that its instance has
+-- taken note, which a person's word alone does not.
+with c(tenant_id, id, instance_id, status, run_at, attempts, locked_by, fence, output, error, standing_type, standing,
+       at, completed_at, completed_by, by_id, input) as (values {rows})
+update holdfast.tasks as t set
+  status = iif(t.completed_at is null, c.status, t.status), run_at = iif(t.completed_at is null, c.run_at, null),
+  attempts = max(t.attempts, c.attempts), locked_by = c.locked_by,
+  locked_at = iif(c.locked_by is null, null, c.at), fence = max(t.fence, c.fence),
+  output = iif(t.completed_at is null, coalesce(c.output, t.output), t.output),
+  error = iif(t.completed_at is null, coalesce(c.error, t.error), t.error),
+  standing_type = coalesce(c.standing_type, t.standing_type), standing = coalesce(c.standing, t.standing),
+  started_at = coalesce(t.started_at, iif(c.status = 'running', c.at, null)),
+  completed_at = coalesce(t.completed_at, c.completed_at), completed_by = coalesce(t.completed_by, c.completed_by),
+  closed_at = iif(c.by_id is null, null, c.completed_at), input = coalesce(c.input, t.input)
+from c
+where t.tenant_id = c.tenant_id and t.id = c.id and t.closed_at is null
+  and (c.by_id is not null or t.completed_at is null)
+returning id

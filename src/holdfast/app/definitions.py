@@ -1,0 +1,251 @@
+"""Definitions: published once, never edited, each version alive as long as an instance pins it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from uuid_utils import uuid7
+
+from holdfast.app.instances import send, taken_by
+from holdfast.app.registry import Definition
+from holdfast.engine import codec, ids
+from holdfast.engine import history as h
+from holdfast.engine.charts import document as doc
+from holdfast.engine.charts.compiler import chart_from, compile_chart
+from holdfast.engine.charts.document import BadChart, Problem
+from holdfast.engine.charts.migration import plan_migration
+from holdfast.engine.charts.nodes import Chart
+from holdfast.engine.charts.snapshots import snapshot_from
+from holdfast.engine.errors import BadInput, DefinitionNotActive, DefinitionNotFound, HoldfastError, InstanceNotFound
+from holdfast.engine.retry import storable
+
+if TYPE_CHECKING:
+    from holdfast.app.registry import Registry
+    from holdfast.app.service import Service
+    from holdfast.store.port import Place, Store
+
+STATUSES = ("active", "inactive", "archived")
+LOOK_BACK = 60_000_000  # microseconds that two processes' clocks may be apart, and a publish may take
+PUBLISH_TRIES = 20
+Loaded = tuple[str, str, int]
+
+
+class DefinitionView(msgspec.Struct, frozen=True, kw_only=True):
+    """A published definition."""
+
+    id: str
+    key: str
+    version: int
+    kind: str
+    status: str
+    hash: str
+    handlers: list[str]
+    created_at: int
+    created_by: str
+    changed_at: int
+    changed_by: str
+    spec: Any = None
+    """The document; filled when one definition is read, not in lists."""
+
+
+class Charts:
+    """The charts this process has read, and which of them its handlers can run."""
+
+    def __init__(self, store: Store, registry: Registry) -> None:
+        self._store = store
+        self._registry = registry
+        self._needs: dict[Loaded, frozenset[str]] = {}
+        self._loaded: dict[Loaded, Definition] = {}
+        self._active: dict[tuple[str, str], set[int]] = {}
+        self._since = 0
+
+    async def refresh(self) -> None:
+        """Hear of what was published or changed since the last look, here or elsewhere."""
+        for tenant_id, key, version, status, handlers, changed_at in await self._store.fetch(
+            "changed_definitions", since=self._since
+        ):
+            self._heard(tenant_id, key, version, status, codec.decode(handlers.encode()))
+            self._since = max(self._since, changed_at - LOOK_BACK)
+
+    def _heard(self, tenant_id: str, key: str, version: int, status: str, handlers: list[str]) -> None:
+        self._needs[tenant_id, key, version] = frozenset(handlers)
+        active = self._active.setdefault((tenant_id, key), set())
+        (active.add if status == "active" else active.discard)(version)
+
+    def changed(self, tenant_id: str, view: DefinitionView) -> None:
+        """Said by this process itself, which need not wait for its next look."""
+        self._heard(tenant_id, view.key, view.version, view.status, view.handlers)
+
+    def newest_known(self, tenant_id: str, key: str) -> int | None:
+        """The newest active version as of the last look."""
+        return max(self._active.get((tenant_id, key), ()), default=None)
+
+    def places(self) -> list[Place]:
+        """What a worker with these handlers may claim."""
+        known = self._registry.handler_names()
+        return [place for place, needs in self._needs.items() if needs <= known]
+
+    async def load(self, tenant_id: str, key: str, version: int) -> Definition:
+        place = (tenant_id, key, version)
+        found = self._loaded.get(place)
+        if found is None:
+            rows = await self._store.fetch("read_definition", tenant_id=tenant_id, key=key, version=version)
+            if not rows:
+                raise DefinitionNotFound(key, version)
+            found = self._loaded[place] = _definition(key, version, chart_from(rows[0][11], version=version))
+        return found
+
+    def loaded(self, tenant_id: str, key: str, version: int) -> Definition | None:
+        return self._loaded.get((tenant_id, key, version))
+
+    async def newest(self, tenant_id: str, key: str) -> Definition | None:
+        """The newest active version; None if no chart has that key."""
+        [(version,)] = await self._store.fetch("newest_active_version", tenant_id=tenant_id, key=key)
+        if version is not None:
+            return await self.load(tenant_id, key, version)
+        [(any_version,)] = await self._store.fetch("newest_version", tenant_id=tenant_id, key=key)
+        if any_version:
+            raise DefinitionNotActive(key, any_version)
+        return None
+
+
+def _definition(key: str, version: int, chart: Chart) -> Definition:
+    return Definition("chart", key, version, "default", _no_function, None, None, chart)
+
+
+def _no_function(*_: Any) -> None:
+    raise AssertionError("a chart has no function")
+
+
+async def publish(service: Service, tenant_id: str, spec: Any, *, key: str | None, actor: str) -> DefinitionView:
+    """A new version, or the one that already has this very content."""
+    document = doc.reread(spec)
+    chart = compile_chart(document)
+    key = check_key(chart.id if key is None else key)
+    if not isinstance(actor, str) or not actor or storable(actor) != actor:
+        raise BadInput(f"actor is {actor!r}: expected the name of whoever publishes this")
+    if service.registry.has(key):
+        raise BadInput(f"{key!r} is the name of a code workflow in this process: give the chart another key")
+    text = doc.written(document)
+    handlers = sorted(chart.handlers())
+    for _ in range(PUBLISH_TRIES):
+        rows = await service.store.fetch("find_definition_content", tenant_id=tenant_id, key=key, hash=chart.hash)
+        if rows:
+            return await read(service, tenant_id, key, rows[0][0])
+        [(newest,)] = await service.store.fetch("newest_version", tenant_id=tenant_id, key=key)
+        version = newest + 1
+        written = await service.store.write(
+            "publish_definition", tenant_id=tenant_id, key=key, version=version,
+            id=ids.derived("definition", tenant_id, key, str(version)), kind="chart", hash=chart.hash, spec=text,
+            handlers=codec.encode(handlers).decode(), now=service.store.now(), actor=actor,
+        )  # fmt: skip
+        if written:
+            view = await read(service, tenant_id, key, version)
+            service.charts.changed(tenant_id, view)
+            return view
+        # Somebody else published a version of this key at the same moment: look again.
+    raise HoldfastError(f"{key!r} could not be published: others publish versions of it all the time; try again")
+
+
+def check_key(key: Any) -> str:
+    try:
+        return ids.check_name("key", key)
+    except HoldfastError as error:
+        raise BadChart([Problem("/id", str(error))]) from None
+
+
+async def read(service: Service, tenant_id: str, key: str, version: int | None = None) -> DefinitionView:
+    if version is None:
+        [(version,)] = await service.store.fetch("newest_version", tenant_id=tenant_id, key=key)
+    rows = await service.store.fetch("read_definition", tenant_id=tenant_id, key=key, version=version)
+    if not rows:
+        raise DefinitionNotFound(key, version or None)
+    return _view(rows[0])
+
+
+async def list_definitions(service: Service, tenant_id: str, *, key: str | None, limit: int) -> list[DefinitionView]:
+    if not 1 <= limit <= 1000:
+        raise BadInput(f"limit is {limit}: expected 1 to 1,000")
+    if key is None:
+        rows = await service.store.fetch("list_definitions", tenant_id=tenant_id, limit=limit)
+    else:
+        rows = await service.store.fetch("list_definitions_of_key", tenant_id=tenant_id, key=key, limit=limit)
+    return [_view(row) for row in rows]
+
+
+async def set_status(
+    service: Service, tenant_id: str, key: str, version: int, status: str, *, actor: str
+) -> DefinitionView:
+    """Active: new instances may start. Inactive or archived: those that run go on, no new ones start."""
+    if status not in STATUSES:
+        raise BadInput(f"status is {status!r}: expected one of {', '.join(STATUSES)}")
+    await read(service, tenant_id, key, version)
+    await service.store.write(
+        "set_definition_status", tenant_id=tenant_id, key=key, version=version, status=status, actor=actor,
+        now=service.store.now(),
+    )  # fmt: skip
+    view = await read(service, tenant_id, key, version)
+    service.charts.changed(tenant_id, view)
+    return view
+
+
+def _view(row: Any) -> DefinitionView:
+    return DefinitionView(
+        id=ids.shown("def", row[0]), key=row[1], version=row[2], kind=row[3], status=row[4], hash=row[5],
+        handlers=codec.decode(row[6].encode()), created_at=row[7], created_by=row[8], changed_at=row[9],
+        changed_by=row[10], spec=doc.read(row[11]) if len(row) > 11 else None,
+    )  # fmt: skip
+
+
+class MigrationView(msgspec.Struct, frozen=True, kw_only=True):
+    """What became, or would become, of one instance."""
+
+    instance_id: str
+    outcome: str  # migrated | possible | refused
+    problems: list[str] = []
+    summary: dict[str, Any] = {}
+
+
+async def try_migration(
+    service: Service, tenant_id: str, id_: bytes, version: int, states: dict[str, str], options: dict[str, Any]
+) -> MigrationView:
+    """A dry run: on the snapshot as it is now, changing nothing."""
+    rows = await service.store.fetch("read_snapshot", tenant_id=tenant_id, id=id_)
+    word = ids.instance_word(id_)
+    if not rows:
+        raise InstanceNotFound(word, tenant_id)
+    raw, key, old_version, status = rows[0]
+    if raw is None or status in ("completed", "failed", "cancelled"):
+        return MigrationView(
+            instance_id=word, outcome="refused", problems=[f"it is {status} and has no snapshot to move"]
+        )
+    old = await service.charts.load(tenant_id, key, old_version)
+    new = await service.charts.load(tenant_id, key, version)
+    assert old.chart is not None and new.chart is not None
+    snapshot = msgspec.structs.replace(snapshot_from(old.chart, raw), incident=None, inbox=[])
+    moved = plan_migration(old.chart, new.chart, snapshot, states, now=service.store.now(), **options)
+    if isinstance(moved, list):
+        return MigrationView(instance_id=word, outcome="refused", problems=[str(p) for p in moved])
+    return MigrationView(instance_id=word, outcome="possible", summary=moved.summary)
+
+
+async def migrate(
+    service: Service, tenant_id: str, id_: bytes, version: int, states: dict[str, str], options: dict[str, Any], *,
+    actor: str, reason: str, timeout: float,
+) -> MigrationView:  # fmt: skip
+    """Ask one instance to move; its own worker does it, in one turn. Refused, it stays as it is."""
+    tried = await try_migration(service, tenant_id, id_, version, states, options)
+    if tried.outcome == "refused":
+        return tried
+    words = {"version": version, "states": states, "actor": actor, "reason": reason} | {
+        name: list(value) if not isinstance(value, dict) else value for name, value in options.items()
+    }
+    event_id = f"migrate:{uuid7().hex}"
+    payload = codec.encode(words, "the migration", service.payload_limit)
+    await send(service, tenant_id, id_, "migrate", "", payload, event_id, "be migrated")
+    row = await taken_by(service, tenant_id, id_, "migrate", event_id, timeout)
+    said = codec.decode(row[5])
+    if row[1] == h.INSTANCE_MIGRATED:
+        return MigrationView(instance_id=tried.instance_id, outcome="migrated", summary=said)
+    return MigrationView(instance_id=tried.instance_id, outcome="refused", problems=said.get("problems", []))

@@ -1,0 +1,202 @@
+"""Tasks as people see them: list, look, claim, complete, fail. A word on a task is a fact; a worker takes the turn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.engine import codec, ids
+from holdfast.engine.errors import BadInput, FormRefused, TaskNotFound, TaskNotOpen
+from holdfast.engine.forms import check_json
+from holdfast.engine.retry import storable
+from holdfast.engine.tasks import STATUSES, TYPES
+from holdfast.engine.turns import NewEvent, Outcome, TaskChange, Turn
+
+if TYPE_CHECKING:
+    from holdfast.app.service import Service
+
+OPEN = ("pending", "running")
+PAGE_MAX = 1000
+CLAIM_TRIES = 10
+
+
+class TaskView(msgspec.Struct, frozen=True, kw_only=True):
+    """A task as it stands now."""
+
+    id: str
+    instance_id: str
+    workflow: str
+    key: str
+    type: str
+    name: str
+    title: str | None
+    status: str
+    run_at: int | None
+    attempts: int
+    max_attempts: int
+    idempotency_key: str
+    input: Any
+    options: dict[str, Any]
+    output: Any
+    error: Any
+    trace_id: str | None
+    assignee: str | None
+    groups: list[str]
+    priority: int
+    due_at: int | None
+    follow_up_at: int | None
+    version: int
+    created_at: int
+    started_at: int | None
+    completed_at: int | None
+    completed_by: str | None
+
+    @property
+    def form(self) -> Any:
+        """The JSON Schema that what is handed in must fit; None: anything does."""
+        return self.options.get("form") if self.type == "HUMAN" else None
+
+
+async def read(service: Service, tenant_id: str, task: str) -> TaskView:
+    rows = await service.store.fetch("read_task", tenant_id=tenant_id, id=ids.parse("tsk", task))
+    if not rows:
+        raise TaskNotFound(task)
+    return _view(rows[0])
+
+
+async def list_tasks(
+    service: Service, tenant_id: str, *, status: str | None = "open", type: str | None = None,
+    assignee: str | None = None, group: str | None = None, instance: str | None = None, limit: int = 100,
+) -> list[TaskView]:  # fmt: skip
+    if not 1 <= limit <= PAGE_MAX:
+        raise BadInput(f"limit is {limit}: expected 1 to {PAGE_MAX:,}")
+    if status not in (None, "open", *STATUSES):
+        raise BadInput(f"status is {status!r}: expected open or one of {', '.join(STATUSES)}")
+    if type is not None and type not in TYPES:
+        raise BadInput(f"type is {type!r}: expected one of {', '.join(TYPES)}")
+    values: dict[str, Any] = {"tenant_id": tenant_id, "limit": PAGE_MAX}
+    name = "list_open_tasks" if status == "open" else "list_tasks"
+    if instance is not None:
+        name, values["instance_id"] = "tasks_of_instance", ids.parse("ins", instance)
+    views = [_view(row) for row in await service.store.fetch(name, **values)]
+    wanted = [
+        view for view in views
+        if (status is None or (view.status in OPEN if status == "open" else view.status == status))
+        and (type is None or view.type == type)
+        and (assignee is None or view.assignee == assignee)
+        and (group is None or group in view.groups)
+    ]  # fmt: skip
+    return wanted[:limit]
+
+
+async def claim(service: Service, tenant_id: str, task: str, who: str) -> TaskView:
+    """Take an unclaimed task. Of two people at once, one gets it and the other is told who."""
+    _check_actor(who)
+    for _ in range(CLAIM_TRIES):
+        view = await read(service, tenant_id, task)
+        _check_open(view)
+        if view.assignee == who:
+            return view
+        if view.assignee is not None:
+            raise TaskNotOpen(f"task {task} belongs to {view.assignee!r}: they must unclaim it first")
+        if await service.store.write(
+            "claim_task", tenant_id=tenant_id, id=ids.parse("tsk", task), version=view.version, who=who
+        ):
+            return await read(service, tenant_id, task)
+    raise TaskNotOpen(f"task {task} is being changed by others all the time: try again")
+
+
+async def unclaim(service: Service, tenant_id: str, task: str, who: str) -> TaskView:
+    _check_actor(who)
+    view = await read(service, tenant_id, task)
+    _check_open(view)
+    if view.assignee != who:
+        raise TaskNotOpen(f"task {task} belongs to {view.assignee or 'nobody'!r}, not to {who!r}")
+    if not await service.store.write(
+        "unclaim_task", tenant_id=tenant_id, id=ids.parse("tsk", task), version=view.version
+    ):
+        raise TaskNotOpen(f"task {task} was changed meanwhile: look again")
+    return await read(service, tenant_id, task)
+
+
+async def complete(
+    service: Service, tenant_id: str, task: str, output: Any, *, actor: str, reason: str = ""
+) -> TaskView:
+    """Hand in the result of a HUMAN task: checked against its form, recorded with who did it."""
+    view = await _to_settle(service, tenant_id, task, actor)
+    raw = codec.encode(output, f"the output of task {view.name!r}", service.payload_limit)
+    if view.form is not None:
+        problems = check_json(view.form, codec.decode(raw))
+        if problems:
+            raise FormRefused(problems)
+    words = {"outcome": "completed", "output": output, "actor": actor, "reason": reason}
+    return await _put(service, tenant_id, view, "succeeded", words, raw, None, actor)
+
+
+async def fail(service: Service, tenant_id: str, task: str, *, actor: str, reason: str) -> TaskView:
+    """Say that a HUMAN task cannot be done, and why."""
+    view = await _to_settle(service, tenant_id, task, actor)
+    if not isinstance(reason, str) or not reason.strip():
+        raise BadInput("reason is empty: say why the task cannot be done; it is kept in the history")
+    error = {"type": "FailedByPerson", "message": storable(reason)[:2000], "actor": actor}
+    words = {"outcome": "failed", "error": error, "actor": actor, "reason": reason}
+    return await _put(service, tenant_id, view, "failed", words, None, codec.encode(error), actor)
+
+
+async def _to_settle(service: Service, tenant_id: str, task: str, actor: str) -> TaskView:
+    _check_actor(actor)
+    view = await read(service, tenant_id, task)
+    _check_open(view)
+    if view.type != "HUMAN":
+        raise TaskNotOpen(f"task {task} is of type {view.type}: only HUMAN tasks are completed by people")
+    if view.assignee is not None and view.assignee != actor:
+        raise TaskNotOpen(f"task {task} belongs to {view.assignee!r}, not to {actor!r}: they must unclaim it first")
+    return view
+
+
+async def _put(
+    service: Service, tenant_id: str, view: TaskView, status: str, words: dict[str, Any], output: bytes | None,
+    error: bytes | None, actor: str,
+) -> TaskView:  # fmt: skip
+    """The task's row and the event to its instance in one commit: the first word wins."""
+    id_, instance_id, now = ids.parse("tsk", view.id), ids.parse("ins", view.instance_id), service.store.now()
+    payload = codec.encode(words, "the result", service.payload_limit)
+    event = NewEvent(tenant_id, instance_id, f"task:{id_.hex()}", "task", view.id, payload, now, None, id_)
+    change = TaskChange(
+        tenant_id, id_, instance_id, status, None, view.attempts + 1, None, 0, output, error, None, None, now, now,
+        actor, None,
+    )  # fmt: skip
+    turn = Turn(tenant_id, instance_id, events=[event], task_changes=[change])
+    if await service.commit(turn) is Outcome.MOVED:
+        there = await read(service, tenant_id, view.id)
+        same = there.status == status and there.completed_by == actor
+        if not (same and (output is None or codec.decode(output) == there.output)):
+            _check_open(there)
+            raise TaskNotOpen(f"the instance of task {view.id} has ended: nothing was recorded")
+    return await read(service, tenant_id, view.id)
+
+
+def _check_open(view: TaskView) -> None:
+    if view.status not in OPEN:
+        by = f" by {view.completed_by}" if view.completed_by else ""
+        raise TaskNotOpen(f"task {view.id} is {view.status} already{by}: nothing was changed")
+
+
+def _check_actor(actor: Any) -> None:
+    if not isinstance(actor, str) or not 1 <= len(actor) <= 200 or storable(actor) != actor:
+        raise BadInput(f"actor is {actor!r}: expected who says so, a text of 1 to 200 characters")
+
+
+def _view(row: Any) -> TaskView:
+    options = {name: value for name, value in codec.decode(row[16]).items() if not name.startswith("@")}
+    return TaskView(
+        id=ids.shown("tsk", row[0]), instance_id=ids.instance_word(row[1]), workflow=row[2], key=row[3], type=row[4],
+        name=row[5], title=row[6], status=row[7], run_at=row[8], attempts=row[9], max_attempts=row[10],
+        idempotency_key=row[14], input=codec.decode(row[15]), options=options,
+        output=None if row[17] is None else codec.decode(row[17]),
+        error=None if row[18] is None else codec.decode(row[18]), trace_id=row[19], assignee=row[20],
+        groups=[] if row[21] is None else codec.decode(row[21].encode()), priority=row[22], due_at=row[23],
+        follow_up_at=row[24], version=row[26], created_at=row[27], started_at=row[28], completed_at=row[29],
+        completed_by=row[30],
+    )  # fmt: skip

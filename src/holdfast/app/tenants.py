@@ -1,0 +1,61 @@
+"""What each tenant's tasks may reach: the hosts HTTP tasks may call, and whether AI tasks may call a model."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from holdfast.engine import codec
+from holdfast.engine.errors import BadInput
+from holdfast.engine.retry import storable
+from holdfast.engine.tenants import TenantPolicy
+
+if TYPE_CHECKING:
+    from holdfast.app.service import Service
+    from holdfast.store.port import Store
+
+KEPT_SECONDS = 1.0
+HOSTS_MAX = 200
+
+
+class Policies:
+    """The settings of tenants as handlers ask for them, read at most once a second each."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._kept: dict[str, tuple[float, TenantPolicy]] = {}
+
+    async def of(self, tenant_id: str) -> TenantPolicy:
+        now = asyncio.get_running_loop().time()
+        read_at, found = self._kept.get(tenant_id, (-KEPT_SECONDS, TenantPolicy()))
+        if now - read_at >= KEPT_SECONDS:
+            found = await read(self._store, tenant_id)
+            self._kept[tenant_id] = (now, found)
+        return found
+
+    def forget(self, tenant_id: str) -> None:
+        self._kept.pop(tenant_id, None)
+
+
+async def read(store: Store, tenant_id: str) -> TenantPolicy:
+    rows = await store.fetch("read_tenant", tenant_id=tenant_id)
+    if not rows:
+        return TenantPolicy()
+    return TenantPolicy(http_hosts=tuple(codec.decode(rows[0][0].encode())), ai_enabled=bool(rows[0][1]))
+
+
+async def change(
+    service: Service, tenant_id: str, *, http_hosts: list[str] | None, ai_enabled: bool | None, actor: str
+) -> TenantPolicy:
+    """Set what is given, keep the rest."""
+    before = await read(service.store, tenant_id)
+    hosts = list(before.http_hosts) if http_hosts is None else list(http_hosts)
+    if len(hosts) > HOSTS_MAX or not all(isinstance(h, str) and 1 <= len(h) <= 253 and storable(h) == h for h in hosts):
+        raise BadInput(f"http_hosts is {hosts[:3]!r}…: expected at most {HOSTS_MAX} names such as api.example.org")
+    enabled = before.ai_enabled if ai_enabled is None else ai_enabled
+    await service.store.write(
+        "set_tenant", tenant_id=tenant_id, http_hosts=codec.encode(hosts).decode(), ai_enabled=bool(enabled),
+        now=service.store.now(), actor=actor,
+    )  # fmt: skip
+    service.policies.forget(tenant_id)
+    return await read(service.store, tenant_id)

@@ -1,0 +1,100 @@
+"""The built-in handlers, put together: what HTTP, EMAIL and AI tasks reach the world with.
+
+Everything comes from `Outside(…)`, or from the environment where nothing is given:
+HOLDFAST_SMTP_URL and HOLDFAST_MAIL_FROM, or HOLDFAST_MAILBOX (a folder, for development);
+HOLDFAST_LLM_URL, HOLDFAST_LLM_MODEL and the secret HOLDFAST_SECRET_LLM_KEY.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from holdfast.app.registry import TaskHandler
+from holdfast.app.tenants import Policies
+from holdfast.engine.ai import AiDefaults
+from holdfast.engine.errors import Rejected
+from holdfast.engine.signatures import signature_of
+from holdfast.engine.tasks import TaskInfo
+from holdfast.handlers.ai import AiHandler
+from holdfast.handlers.egress import Egress
+from holdfast.handlers.email import EmailHandler, SmtpMail
+from holdfast.handlers.http import HttpHandler
+from holdfast.handlers.llm import OpenAiCompatible
+from holdfast.handlers.mailbox import FileMailbox
+from holdfast.handlers.ports import Llm, Mail, Secrets
+from holdfast.handlers.secrets import EnvSecrets
+
+MAIL_FROM = "holdfast@localhost"
+AI_WINDOW = timedelta(hours=1)
+
+
+class Outside(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker's built-in handlers reach the world with."""
+
+    mail: Mail | None = None
+    mail_from: str | None = None
+    llm: Llm | None = None
+    ai: AiDefaults | None = None
+    secrets: Secrets | None = None
+    private_hosts: tuple[str, ...] = ()
+    """Hosts in the own house (`127.0.0.1:8123`) that HTTP tasks may call where a tenant allows them by name."""
+
+
+def handlers(outside: Outside, policies: Policies, clock: Callable[[], int]) -> dict[str, TaskHandler]:
+    """One handler for each type of task that reaches out."""
+    secrets = outside.secrets or EnvSecrets()
+
+    def now() -> float:
+        return clock() / 1_000_000
+
+    http = HttpHandler(Egress(private_hosts=_set(outside.private_hosts), now=now), secrets, policies)
+    mail = outside.mail or _mail_from_environment()
+    llm = outside.llm or _llm_from_environment(secrets)
+    made: list[TaskHandler] = [_handler("HTTP", http, "manual", None)]
+    sender = outside.mail_from or os.environ.get("HOLDFAST_MAIL_FROM") or MAIL_FROM
+    made.append(
+        _handler("EMAIL", EmailHandler(mail, default_sender=sender, clock=now) if mail else _not_set_up(
+            "no mail server is set up: set HOLDFAST_SMTP_URL, or HOLDFAST_MAILBOX for a folder to look into"
+        ), "manual", None)
+    )  # fmt: skip
+    # A model that is asked twice answers twice and nothing else happens: repeating costs money only, within caps.
+    made.append(
+        _handler("AI", AiHandler(llm, policies, defaults=outside.ai, now=now) if llm else _not_set_up(
+            "no model is set up: set HOLDFAST_LLM_URL, HOLDFAST_LLM_MODEL and HOLDFAST_SECRET_LLM_KEY"
+        ), "keyed", AI_WINDOW)
+    )  # fmt: skip
+    return {handler.type: handler for handler in made}
+
+
+def _handler(type_: str, function: Callable[..., Any], mode: str, window: timedelta | None) -> TaskHandler:
+    return TaskHandler(type_, "", function, signature_of(function), "effect", mode, window, None, None, False)
+
+
+def _not_set_up(words: str) -> Callable[..., Any]:
+    async def refuse(task: TaskInfo) -> None:
+        raise Rejected(words)
+
+    return refuse
+
+
+def _set(hosts: Iterable[str]) -> frozenset[str]:
+    return frozenset(hosts)
+
+
+def _mail_from_environment() -> Mail | None:
+    folder, url = os.environ.get("HOLDFAST_MAILBOX"), os.environ.get("HOLDFAST_SMTP_URL")
+    if url:
+        return SmtpMail(url)
+    return FileMailbox(folder) if folder else None
+
+
+def _llm_from_environment(secrets: Secrets) -> Llm | None:
+    url, model = os.environ.get("HOLDFAST_LLM_URL"), os.environ.get("HOLDFAST_LLM_MODEL")
+    if not url or not model:
+        return None
+    return OpenAiCompatible(url, lambda: secrets.get("default", "llm_key"), model)

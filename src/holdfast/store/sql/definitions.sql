@@ -1,0 +1,36 @@
+-- name: publish_definition
+insert into holdfast.definitions (tenant_id, key, version, id, kind, status, hash, spec, handlers, created_at,
+  created_by, changed_at, changed_by)
+values (cast(:tenant_id as text), cast(:key as text), :version, :id, cast(:kind as text), 'active',
+  cast(:hash as text), cast(:spec as text), cast(:handlers as text), :now, cast(:actor as text), :now,
+  cast(:actor as text))
+on conflict do nothing
+
+-- name: find_definition_content
+select version from holdfast.definitions where tenant_id = :tenant_id and key = :key and hash = :hash
+
+-- name: newest_version
+select coalesce(max(version), 0) from holdfast.definitions where tenant_id = :tenant_id and key = :key
+
+-- name: newest_active_version
+select max(version) from holdfast.definitions where tenant_id = :tenant_id and key = :key and status = 'active'
+
+-- name: read_definition
+select id, key, version, kind, status, hash, handlers, created_at, created_by, changed_at, changed_by, spec
+from holdfast.definitions where tenant_id = :tenant_id and key = :key and version = :version
+
+-- name: list_definitions
+select id, key, version, kind, status, hash, handlers, created_at, created_by, changed_at, changed_by
+from holdfast.definitions where tenant_id = :tenant_id order by key, version desc limit :limit
+
+-- name: list_definitions_of_key
+select id, key, version, kind, status, hash, handlers, created_at, created_by, changed_at, changed_by
+from holdfast.definitions where tenant_id = :tenant_id and key = :key order by version desc limit :limit
+
+-- name: set_definition_status
+update holdfast.definitions set status = cast(:status as text), changed_at = :now, changed_by = cast(:actor as text)
+where tenant_id = :tenant_id and key = :key and version = :version and status <> cast(:status as text)
+
+-- name: changed_definitions
+-- What a worker has not heard of yet. Clocks differ a little, so it asks for a while back.
+select tenant_id, key, version, status, handlers, changed_at from holdfast.definitions where changed_at >= :since

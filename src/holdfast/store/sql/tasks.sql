@@ -1,0 +1,45 @@
+-- name: read_task
+select id, instance_id, definition_key, key, type, name, title, status, run_at, attempts, max_attempts, locked_by,
+  locked_at, fence, idempotency_key, input, options, output, error, trace_id, assignee, groups, priority, due_at,
+  follow_up_at, invoke_id, version, created_at, started_at, completed_at, completed_by
+from holdfast.tasks where tenant_id = :tenant_id and id = :id
+
+-- name: list_tasks
+select id, instance_id, definition_key, key, type, name, title, status, run_at, attempts, max_attempts, locked_by,
+  locked_at, fence, idempotency_key, input, options, output, error, trace_id, assignee, groups, priority, due_at,
+  follow_up_at, invoke_id, version, created_at, started_at, completed_at, completed_by
+from holdfast.tasks where tenant_id = :tenant_id order by created_at desc, key limit :limit
+
+-- name: list_open_tasks
+select id, instance_id, definition_key, key, type, name, title, status, run_at, attempts, max_attempts, locked_by,
+  locked_at, fence, idempotency_key, input, options, output, error, trace_id, assignee, groups, priority, due_at,
+  follow_up_at, invoke_id, version, created_at, started_at, completed_at, completed_by
+from holdfast.tasks where tenant_id = :tenant_id and status in ('pending', 'running')
+order by priority desc, created_at, key limit :limit
+
+-- name: tasks_of_instance
+select id, instance_id, definition_key, key, type, name, title, status, run_at, attempts, max_attempts, locked_by,
+  locked_at, fence, idempotency_key, input, options, output, error, trace_id, assignee, groups, priority, due_at,
+  follow_up_at, invoke_id, version, created_at, started_at, completed_at, completed_by
+from holdfast.tasks where tenant_id = :tenant_id and instance_id = :instance_id order by created_at, key limit :limit
+
+-- name: claim_task
+-- The version is the compare-and-set: of two people who press the button at once, one gets it.
+update holdfast.tasks set assignee = cast(:who as text), version = version + 1
+where tenant_id = :tenant_id and id = :id and version = :version and type = 'HUMAN'
+  and status in ('pending', 'running')
+
+-- name: unclaim_task
+update holdfast.tasks set assignee = null, version = version + 1
+where tenant_id = :tenant_id and id = :id and version = :version and type = 'HUMAN'
+  and status in ('pending', 'running')
+
+-- name: read_tenant
+select http_hosts, ai_enabled from holdfast.tenants where tenant_id = :tenant_id
+
+-- name: set_tenant
+insert into holdfast.tenants (tenant_id, http_hosts, ai_enabled, changed_at, changed_by)
+values (cast(:tenant_id as text), cast(:http_hosts as text), :ai_enabled, :now, cast(:actor as text))
+on conflict (tenant_id) do update set
+  http_hosts = excluded.http_hosts, ai_enabled = excluded.ai_enabled, changed_at = excluded.changed_at,
+  changed_by = excluded.changed_by

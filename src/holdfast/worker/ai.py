@@ -1,0 +1,150 @@
+"""What an AI task's answer leads to: an event it may cause, a person who decides, or plain data.
+
+The handler has judged the answer already. It is judged here again, by the policy in the definition: whatever a
+record, a handler or an operator's word says, no event outside `allowed_events` comes out of an AI task.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.engine import codec, ids
+from holdfast.engine import history as h
+from holdfast.engine.ai import AiPolicy, check_applied, proposal_hash, read_policy, read_proposal
+from holdfast.engine.charts.snapshots import Waiting
+from holdfast.engine.errors import HoldfastError
+from holdfast.engine.spans import span
+from holdfast.engine.tasks import TaskPlan
+from holdfast.worker import tasks
+
+if TYPE_CHECKING:
+    from holdfast.worker.charts import ChartExecution
+    from holdfast.worker.tasks import TaskCall
+
+REVIEW = "@review"  # in a HUMAN task's options: the AI task it decides about
+
+
+def answered(ex: ChartExecution, call: TaskCall, record: Any) -> list[Waiting]:
+    """What follows from the record of a finished AI task. Nothing yet, if a person has to look first."""
+    record = record if isinstance(record, dict) else {}
+    policy = _policy(call)
+    verdict = record.get("verdict")
+    if verdict == "no_event" and not policy.allowed_events:
+        return [_done(call, record.get("answer"))]
+    if verdict == "apply" and _may_apply(policy, record):
+        words = {"event": record["event"], "by": "ai", "confidence": record.get("confidence")}
+        ex.record(h.DECISION_RECORDED, call.key, codec.encode(words | {"hash": record["proposal"].get("hash")}))
+        return _with_event(call, record["event"], record["proposal"].get("data"), {"by": "ai"})
+    _ask(ex, call, record, policy)
+    return []
+
+
+def _policy(call: TaskCall) -> AiPolicy:
+    try:
+        return read_policy(call.task.options.get("policy"))
+    except HoldfastError:
+        return AiPolicy()
+
+
+def _may_apply(policy: AiPolicy, record: dict[str, Any]) -> bool:
+    event, confidence = record.get("event"), record.get("confidence")
+    return (
+        policy.mode == "apply"
+        and event in policy.allowed_events
+        and event not in policy.human_only
+        and isinstance(record.get("proposal"), dict)
+        and record["proposal"].get("event") == event
+        and isinstance(confidence, (int, float))
+        and not isinstance(confidence, bool)
+        and confidence >= policy.confidence_min
+    )
+
+
+def _ask(ex: ChartExecution, call: TaskCall, record: dict[str, Any], policy: AiPolicy) -> None:
+    """A HUMAN task that shows exactly what is proposed, bound by its hash."""
+    task, options = call.task, call.task.options
+    proposal = record.get("proposal") if isinstance(record.get("proposal"), dict) else None
+    hash_ = None
+    if proposal is not None and proposal.get("event") in policy.allowed_events:
+        try:
+            hash_ = proposal_hash(read_proposal({k: v for k, v in proposal.items() if k != "hash"}))
+        except HoldfastError:
+            hash_ = None
+    if hash_ is None:
+        proposal = None
+    shown = {
+        "proposal": None if proposal is None else proposal | {"hash": hash_}, "why": record.get("why"),
+        "reason": record.get("reason"), "verdict": record.get("verdict"), "ai_task": ids.shown("tsk", task.id),
+    }  # fmt: skip
+    due = span(options["due_in"]) if options.get("due_in") is not None else None
+    place = call.key.rpartition("/")[2]
+    plan = TaskPlan(
+        "HUMAN", f"{task.name}.review", f"Apply or override: {task.name}"[:500], None, None, 1, options.get("assignee"),
+        _groups(options.get("groups")), options.get("priority", 0),
+        ex.worker.now() + due if isinstance(due, int) else None, None, shown,
+        {"form": _form(policy, hash_), REVIEW: {"task": ids.shown("tsk", task.id), "hash": hash_},
+         **{k: options[k] for k in ("completion_event", "failure_event", "policy") if k in options}},
+    )  # fmt: skip
+    tasks.create(ex, plan, place, task.invoke_id, task.visit)
+
+
+def _groups(given: Any) -> list[str] | None:
+    return [given] if isinstance(given, str) else given
+
+
+def _form(policy: AiPolicy, hash_: str | None) -> dict[str, Any]:
+    """What a person may say: apply what is shown, choose another allowed event, or reject."""
+    choices = (["apply"] if hash_ else []) + (["override"] if policy.allowed_events else []) + ["reject"]
+    form: dict[str, Any] = {
+        "type": "object", "required": ["decision"], "additionalProperties": False,
+        "properties": {"decision": {"enum": choices}, "reason": {"type": "string", "maxLength": 2000},
+                       "data": {"type": "object"}},
+        "allOf": [],
+    }  # fmt: skip
+    if hash_:
+        form["properties"]["hash"] = {"const": hash_, "description": "the proposal that was shown"}
+        form["allOf"].append({"if": {"properties": {"decision": {"const": "apply"}}}, "then": {"required": ["hash"]}})
+    if policy.allowed_events:
+        form["properties"]["event"] = {"enum": list(policy.allowed_events)}
+        form["allOf"].append(
+            {"if": {"properties": {"decision": {"const": "override"}}}, "then": {"required": ["event"]}}
+        )
+    return form
+
+
+def reviewed(ex: ChartExecution, call: TaskCall, output: Any, said: dict[str, Any]) -> list[Waiting]:
+    """A person has decided about a proposal."""
+    output = output if isinstance(output, dict) else {}
+    policy, decision, actor = _policy(call), output.get("decision"), said.get("actor")
+    event, data = None, output.get("data")
+    if decision == "apply":
+        proposal = read_proposal({k: v for k, v in call.task.input["proposal"].items() if k != "hash"})
+        problem = check_applied(proposal, output.get("hash"))
+        assert problem is None, problem  # the form has checked it
+        event, data = proposal.event, proposal.data
+    elif decision == "override":
+        event = output.get("event")
+    if event is not None and event not in policy.allowed_events:
+        event = None
+    words = {
+        "decision": decision, "event": event, "by": actor, "reason": output.get("reason") or said.get("reason"),
+        "about": call.task.options[REVIEW]["task"], "hash": call.task.options[REVIEW]["hash"],
+    }  # fmt: skip
+    ex.record(h.DECISION_RECORDED, call.key, codec.encode(words))
+    told = {"by": actor, "decision": decision}
+    if event is None:
+        return [_done(call, {"decision": decision, "by": actor})]
+    return _with_event(call, event, data, told)
+
+
+def _with_event(call: TaskCall, event: str, data: Any, told: dict[str, Any]) -> list[Waiting]:
+    """The event itself, then the task's own answer, which is stale if the event led out of its state."""
+    given = data if isinstance(data, dict) else {}
+    found = [Waiting({**given, "type": event, "output": data, "decided": told, "task": call.task.words()})]
+    if call.task.invoke_id is not None or "completion_event" in call.task.options:
+        found.append(_done(call, {"event": event, "data": data, **told}))
+    return found
+
+
+def _done(call: TaskCall, output: Any) -> Waiting:
+    return tasks.answer_of(call, True, output)

@@ -1,0 +1,290 @@
+"""A chart's tasks under claim: born with the turn that asks for them, run after it, settled by the turn that answers.
+
+An automatic task is run by the worker that holds its instance; effects among them go the way of every effect
+(`effects.py`): reserved, called, settled, or left to a key, a lookup or a person.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from holdfast.engine import codec, ids
+from holdfast.engine import history as h
+from holdfast.engine.ai import Redactor, read_options
+from holdfast.engine.charts.snapshots import Waiting
+from holdfast.engine.errors import HoldfastError, Rejected
+from holdfast.engine.journal import words_from
+from holdfast.engine.replay import Call
+from holdfast.engine.retry import Backoff, RetryPolicy, policy_from
+from holdfast.engine.signatures import signature_of
+from holdfast.engine.spans import span
+from holdfast.engine.steps import EFFECT_TIMEOUT, EffectSpec, StepSpec, TransactionSpec, effect_spec
+from holdfast.engine.tasks import TaskInfo, TaskPlan
+from holdfast.engine.turns import NewTask, TaskChange
+from holdfast.store.port import OpenTask
+from holdfast.worker import effects
+from holdfast.worker.standing import EffectStanding, Phase, Standing
+
+if TYPE_CHECKING:
+    from holdfast.app.registry import TaskHandler
+    from holdfast.worker.charts import ChartExecution
+
+AI_SECONDS = 60.0
+EMAIL_SECONDS = 300.0
+AUTOMATIC = ("HTTP", "EMAIL", "AI", "SYSTEM")
+# Fields of a task that are for the engine and not for its handler.
+ENGINE_OPTIONS = frozenset((
+    "max_attempts", "backoff", "timeout", "mode", "window", "completion_event", "failure_event", "handler", "tags",
+    "description",
+))  # fmt: skip
+
+
+class Task:
+    """What a call of kind human, timer, step, transaction or effect belongs to."""
+
+    __slots__ = ("created_at", "deadline", "id", "input", "invoke_id", "key", "name", "options", "type", "visit")
+
+    def __init__(self, row: OpenTask) -> None:
+        self.id = row.id
+        self.key = row.key
+        self.type = row.type
+        self.name = row.name
+        self.input = codec.decode(row.input)
+        self.options: dict[str, Any] = codec.decode(row.options)
+        self.deadline: int | None = self.options.pop("@deadline", None)
+        self.invoke_id = row.invoke_id
+        self.visit = row.visit
+        self.created_at = row.created_at
+
+    def words(self) -> dict[str, Any]:
+        """As events to the chart name it."""
+        return {"id": ids.shown("tsk", self.id), "name": self.name, "type": self.type}
+
+
+class TaskCall(Call):
+    """A call that runs a task."""
+
+    __slots__ = ("task",)
+
+    def __init__(self, kind: str, task: Task, args: bytes, spec: Any) -> None:
+        super().__init__(kind, task.key, args, "", spec, None, 0, None, None)  # type: ignore[arg-type]
+        self.task = task
+
+
+def create(ex: ChartExecution, plan: TaskPlan, place: str, invoke_id: str | None, visit: int) -> None:
+    """Into the turn: a row, a history entry, and the call that will run it. `place`: turn and index of its birth."""
+    now = ex.worker.now()
+    key = f"{plan.name}/{place}"
+    id_ = ids.effect_id(ex.tenant_id, ex.id, key)
+    automatic = plan.type in AUTOMATIC
+    at_once = automatic and (plan.run_at is None or plan.run_at <= now)
+    run_at = None if at_once or plan.type == "HUMAN" else plan.run_at if plan.run_at is not None else now
+    options = plan.options if plan.deadline is None else plan.options | {"@deadline": plan.deadline}
+    limit = ex.worker.payload_limit
+    raw_input = codec.encode(plan.input, "the input of task", limit, plan.name)
+    raw_options = codec.encode(options, "the parameters of task", limit, plan.name)
+    ex.beyond_history()
+    ex.tasks[id_] = NewTask(
+        ex.tenant_id, id_, ex.id, ex.claimed.definition_key, key, plan.type, plan.name, plan.title,
+        "running" if at_once else "pending", run_at, 1 if at_once else 0, plan.max_attempts,
+        ex.worker_id if at_once else None, now if at_once else None, ex.fence, ids.idempotency_key(id_), raw_input,
+        raw_options, ex.claimed.trace_id, plan.assignee,
+        None if plan.groups is None else codec.encode(plan.groups).decode(), plan.priority, plan.due_at,
+        plan.follow_up_at, invoke_id, visit, now, now if at_once else None,
+    )  # fmt: skip
+    words: dict[str, Any] = {"task": ids.shown("tsk", id_), "type": plan.type}
+    if run_at is not None:
+        words["run_at"] = run_at
+    for name in ("assignee", "groups", "due_at"):
+        if getattr(plan, name) is not None:
+            words[name] = getattr(plan, name)
+    ex.record(h.TASK_CREATED, key, codec.encode(words))
+    task = Task(OpenTask(
+        id_, key, plan.type, plan.name, "running" if at_once else "pending", run_at, 0, plan.max_attempts, raw_input,
+        raw_options, invoke_id, visit, None, None, now,
+    ))  # fmt: skip
+    open_task(ex, task, run_at, None, None)
+
+
+def take_up(ex: ChartExecution, row: OpenTask) -> None:
+    """A task that an earlier claim left open."""
+    open_task(ex, Task(row), row.run_at, row.standing_type, row.standing)
+
+
+def open_task(
+    ex: ChartExecution, task: Task, run_at: int | None, standing_type: str | None, standing: bytes | None
+) -> None:
+    if task.type in ("HUMAN", "TIMER"):
+        call = TaskCall(task.type.lower(), task, b"null", None)
+        call.state = Standing()
+        call.state.wait_until(_earlier(run_at, task.deadline))
+    else:
+        call = _automatic(ex, task)
+        opened = words_from(standing) if standing else None
+        call.state = EffectStanding() if call.kind == "effect" else Standing()
+        if call.kind == "effect" and opened is not None:
+            ex.open[call.kind, call.key] = call
+            effects.open_effect(ex, call, opened, standing_type or "")
+        elif opened is not None and standing_type == h.TASK_RETRIED:
+            call.state.attempt = opened.attempt + 1
+            call.state.wait_until(opened.retry_at)
+        elif run_at is not None:
+            call.state.wait_until(run_at)
+            if call.kind == "effect":
+                call.state.attempt = 0  # the first begins when its time has come
+    ex.open[call.kind, call.key] = call
+    if call.state.phase is not Phase.READY:
+        ex.waits += 1
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    return one if other is None else other if one is None else min(one, other)
+
+
+def _automatic(ex: ChartExecution, task: Task) -> TaskCall:
+    handler = ex.worker.task_handler(task.type, task.options.get("handler", task.name))
+    shown = {k: v for k, v in task.options.items() if k not in ENGINE_OPTIONS}
+    args = codec.encode({"input": kept_input(task), **shown})
+    try:
+        spec = _missing(task) if handler is None else _spec(handler, task)
+    except (HoldfastError, ValueError) as error:
+        spec = _refusing(task, str(error))
+    kind = "effect" if isinstance(spec, EffectSpec) else "transaction" if isinstance(spec, TransactionSpec) else "step"
+    return TaskCall(kind, task, args, spec)
+
+
+def kept_input(task: Task) -> Any:
+    """The input as it is kept: without the fields that an AI task marks."""
+    if task.type != "AI" or "redact" not in task.options:
+        return task.input
+    try:
+        return Redactor(read_options(task.options).redact, task.input).input(task.input)
+    except HoldfastError:  # the handler says what is wrong with it
+        return None
+
+
+def _timeout(handler: TaskHandler, task: Task) -> float | None:
+    """A little longer than the handler's own: it knows better what a late answer means."""
+    given = _seconds(task.options.get("timeout"), None)
+    if handler.name:
+        return given if given is not None else handler.timeout
+    if task.type == "AI":
+        return float(task.options.get("timeout_seconds", AI_SECONDS)) + 15
+    if task.type == "EMAIL":
+        return given if given is not None else EMAIL_SECONDS
+    return (given if given is not None else EFFECT_TIMEOUT) + 5
+
+
+def _spec(handler: TaskHandler, task: Task) -> StepSpec | EffectSpec | TransactionSpec:
+    options = task.options
+    timeout = _timeout(handler, task)
+    policy = policy_from(options.get("max_attempts", 3), _backoff(options.get("backoff")), timeout, None)
+    signature = handler.signature
+    args = () if signature.only_info else (task.input,)
+    if signature.positional == 0 and not signature.only_info:
+        args = ()
+    if handler.kind == "transaction":
+        if signature.positional == 1:
+            args = ()
+        return TransactionSpec(handler.function, args, signature, policy)
+    if handler.kind == "step":
+        return StepSpec(handler.function, args, signature, policy, thread=handler.thread)
+    mode = options.get("mode", handler.mode)
+    window = options.get("window")
+    return effect_spec(
+        handler.function, args, mode=mode,
+        window=(_delta(window) if window is not None else handler.window) if mode == "keyed" else None,
+        lookup=handler.lookup if mode == "lookup" else None, max_attempts=options.get("max_attempts", 3),
+        backoff=_backoff(options.get("backoff")), timeout=timeout, thread=handler.thread,
+    )  # fmt: skip
+
+
+def _backoff(given: Any) -> Backoff | None:
+    """`{"first": "PT1S", "factor": 2, "cap": "PT1M", "jitter": 0.2}`, or one span for every pause."""
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        return Backoff(first=_delta(given), factor=1, cap=_delta(given))
+    made: dict[str, Any] = {
+        name: _delta(value) if name in ("first", "cap") else float(value) for name, value in given.items()
+    }
+    return Backoff(**made)
+
+
+def _delta(given: Any) -> timedelta:
+    micros = span(given)
+    if isinstance(micros, str):
+        raise ValueError(micros)
+    return timedelta(microseconds=micros)
+
+
+def _seconds(given: Any, default: float | None) -> float | None:
+    return default if given is None else _delta(given).total_seconds()
+
+
+def _missing(task: Task) -> StepSpec:
+    name = task.options.get("handler", task.name)
+    return _refusing(task, f"no {task.type} handler {name!r} is registered in this worker")
+
+
+def _refusing(task: Task, words: str) -> StepSpec:
+    def refuse() -> None:
+        raise Rejected(words)
+
+    return StepSpec(refuse, (), signature_of(refuse), RetryPolicy(max_attempts=1), thread=False)
+
+
+def info(ex: ChartExecution, call: TaskCall) -> TaskInfo:
+    task = call.task
+    options = {k: v for k, v in task.options.items() if k not in ENGINE_OPTIONS}
+    if task.type == "HTTP" and "timeout" in task.options:
+        options["timeout"] = _seconds(task.options["timeout"], None)
+    return TaskInfo(
+        tenant_id=ex.tenant_id, instance_id=ids.instance_word(ex.id), task_id=ids.shown("tsk", task.id),
+        workflow=ex.claimed.definition_key, version=ex.claimed.definition_version, type=task.type, name=task.name,
+        attempt=call.state.attempt, idempotency_key=ids.idempotency_key(task.id),
+        not_after=call.state.not_after / 1_000_000 if call.kind == "effect" else None, input=task.input,
+        options=options, trace_id=ex.claimed.trace_id,
+    )  # fmt: skip
+
+
+def change(ex: ChartExecution, call: TaskCall, status: str, **fields: Any) -> None:
+    """The task's row after this turn. Several changes in one turn become one: the last."""
+    now, id_ = ex.worker.now(), call.task.id
+    settled = now if status not in ("pending", "running") else None
+    locked_by = ex.worker_id if status == "running" else None
+    ex.beyond_history()
+    born = ex.tasks.get(id_)
+    if born is not None:  # in this very turn: one row, as it stands at the end of it
+        ex.tasks[id_] = born._replace(
+            status=status, run_at=fields.get("run_at"), attempts=call.state.attempt, locked_by=locked_by,
+            locked_at=now if locked_by else None, completed_at=settled, closed_at=settled,
+            **{k: fields[k] for k in ("standing_type", "standing", "output", "error") if fields.get(k) is not None},
+        )  # fmt: skip
+        return
+    before = ex.task_changes.get(id_)
+    made = TaskChange(
+        ex.tenant_id, id_, ex.id, status, fields.get("run_at"), call.state.attempt, locked_by, ex.fence,
+        fields.get("output"), fields.get("error"), fields.get("standing_type"), fields.get("standing"), now, settled,
+        fields.get("completed_by"), ex.id,
+        codec.encode(kept_input(call.task)) if settled and "redact" in call.task.options else None,
+    )  # fmt: skip
+    if before is not None and made.standing is None:
+        made = made._replace(standing_type=before.standing_type, standing=before.standing)
+    ex.task_changes[id_] = made
+
+
+def answer_of(call: TaskCall, done: bool, result: Any) -> Waiting:
+    task = call.task
+    if task.invoke_id is not None:
+        if done:
+            event = {"type": f"xstate.done.actor.{task.invoke_id}", "output": result, "task": task.words()}
+        else:
+            event = {"type": f"xstate.error.actor.{task.invoke_id}", "error": result, "task": task.words()}
+        return Waiting(event, "child", task.invoke_id, task.visit)
+    if done:
+        type_ = task.options.get("completion_event", f"task.done.{task.name}")
+        return Waiting({"type": type_, "output": result, "task": task.words()})
+    type_ = task.options.get("failure_event", f"task.failed.{task.name}")
+    return Waiting({"type": type_, "error": result, "task": task.words()}, failure=True)

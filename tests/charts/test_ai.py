@@ -1,0 +1,189 @@
+"""AI tasks in charts: suggest by default, apply only what the policy allows, a person for the rest."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from holdfast import BadChart, FormRefused, Holdfast, Outside
+from holdfast.handlers.llm import ScriptedLlm
+from holdfast.testing import Harness
+
+
+def chart(policy: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
+    task = {
+        "type": "AI", "name": "triage", "input": {"text": {"@expr": "context.text"}}, "groups": ["staff"],
+        "prompt": {"id": "triage", "version": 1, "system": "You sort.", "user": "Sort this claim: {{input.text}}"},
+        **({"policy": policy} if policy is not None else {}), **more,
+    }  # fmt: skip
+    return {
+        "id": "claims", "context": {"text": {"@expr": "event.input.text"}, "got": None}, "initial": "sort",
+        "output": {"@expr": "context.got"},
+        "states": {
+            "sort": {
+                "invoke": {
+                    "id": "ai", "src": {"task": task},
+                    "onDone": {"target": "sorted", "actions": {
+                        "type": "assign", "assign": {"got": {"@expr": "event.output"}}}},
+                    "onError": "broken",
+                },
+                "on": {"approve": "approved", "reject": "rejected", "pay": "paid"},
+            },
+            "sorted": {"type": "final"}, "approved": {"type": "final"}, "rejected": {"type": "final"},
+            "paid": {"type": "final"}, "broken": {"type": "final"},
+        },
+    }  # fmt: skip
+
+
+def says(event: Any = "approve", confidence: Any = 0.9, **more: Any) -> str:
+    return json.dumps({"event": event, "confidence": confidence, "reason": "looks fine", **more})
+
+
+ALLOW = {"allowed_events": ["approve", "reject"]}
+APPLY = ALLOW | {"mode": "apply", "confidence_min": 0.8}
+
+
+async def run(url: str, spec: dict[str, Any], *replies: Any, text: str = "a broken window") -> tuple[Harness, Any]:
+    hf = Holdfast("sqlite:///unused.db")
+    test = Harness(hf, url=url, outside=Outside(llm=ScriptedLlm(list(replies))))
+    await test.open()
+    await test.publish(spec)
+    handle = await test.start("claims", {"text": text})
+    await test.run_until_idle()
+    return test, handle
+
+
+async def state_of(handle: Any) -> str:
+    return [e.name for e in await handle.history() if e.type == "STATE_TRANSITION"][-1]
+
+
+async def test_by_default_an_ai_only_suggests_and_a_person_applies_what_was_shown(url: str) -> None:
+    test, handle = await run(url, chart(ALLOW), says("approve"))
+    async with test_closed(test):
+        assert await state_of(handle) == "sort"
+        [review] = await test.tasks.list(type="HUMAN")
+        assert review.groups == ["staff"]
+        shown = review.input["proposal"]
+        assert (shown["event"], shown["reason"], len(shown["hash"])) == ("approve", "looks fine", 64)
+        with pytest.raises(FormRefused):
+            await test.tasks.complete(review.id, {"decision": "apply", "hash": "0" * 64}, actor="ann")
+        with pytest.raises(FormRefused):
+            await test.tasks.complete(review.id, {"decision": "override", "event": "pay"}, actor="ann")
+        await test.tasks.complete(review.id, {"decision": "apply", "hash": shown["hash"]}, actor="ann")
+        await test.run_until_idle()
+        assert await state_of(handle) == "approved"
+        [decision] = [e for e in await handle.history() if e.type == "DECISION_RECORDED"]
+        assert decision.payload["by"] == "ann" and decision.payload["hash"] == shown["hash"]
+
+
+async def test_a_person_may_override_or_reject(url: str) -> None:
+    test, handle = await run(url, chart(ALLOW), says("approve"))
+    async with test_closed(test):
+        [review] = await test.tasks.list(type="HUMAN")
+        await test.tasks.complete(review.id, {"decision": "override", "event": "reject"}, actor="ann")
+        await test.run_until_idle()
+        assert await state_of(handle) == "rejected"
+    test, handle = await run(url, chart(ALLOW) | {"description": "again"}, says("approve"))
+    async with test_closed(test):
+        [review] = await test.tasks.list(type="HUMAN")
+        await test.tasks.complete(review.id, {"decision": "reject", "reason": "no"}, actor="ann")
+        await test.run_until_idle()
+        assert await state_of(handle) == "sorted"
+        assert (await handle.result(0))["decision"] == "reject"
+
+
+async def test_where_the_policy_allows_it_a_sure_ai_applies_its_choice(url: str) -> None:
+    test, handle = await run(url, chart(APPLY), says("reject", 0.95))
+    async with test_closed(test):
+        assert await state_of(handle) == "rejected"
+        assert [e.payload["by"] for e in await handle.history() if e.type == "DECISION_RECORDED"] == ["ai"]
+        [task] = await test.tasks.list(type="AI", status=None)
+        record = task.output
+        assert record["prompt"]["id"] == "triage" and len(record["prompt"]["hash"]) == 64
+        assert record["calls"][0]["raw"] == says("reject", 0.95)
+
+
+@pytest.mark.parametrize(
+    ("policy", "replies"),
+    [
+        (APPLY, [says("reject", 0.5)]),
+        (APPLY | {"human_only": ["reject"]}, [says("reject", 1)]),
+        (APPLY, ["not json", "still not json"]),
+        (APPLY, [says("pay", 1), says("pay", 1)]),
+        (APPLY, [says("approve", True), says("approve", "1")]),
+        (ALLOW, [json.dumps({"event": "approve"}), "{"]),
+    ],
+    ids=["unsure", "human only", "no JSON", "not allowed", "odd confidence", "no confidence"],
+)
+async def test_anything_else_goes_to_a_person(url: str, policy: dict[str, Any], replies: list[str]) -> None:
+    test, handle = await run(url, chart(policy), *replies)
+    async with test_closed(test):
+        assert await state_of(handle) == "sort"
+        [review] = await test.tasks.list(type="HUMAN")
+        await test.tasks.complete(review.id, {"decision": "override", "event": "approve"}, actor="ann")
+        await test.run_until_idle()
+        assert await state_of(handle) == "approved"
+
+
+async def test_an_ai_without_a_policy_gives_data_and_causes_no_event(url: str) -> None:
+    schema = {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]}
+    test, handle = await run(url, chart(None, schema=schema), json.dumps({"kind": "glass"}))
+    async with test_closed(test):
+        assert await handle.result(0) == {"kind": "glass"}
+
+
+async def test_the_kill_switch_stops_calls_and_the_chart_goes_its_error_way(url: str) -> None:
+    hf = Holdfast("sqlite:///unused.db")
+    llm = ScriptedLlm([says()])
+    async with Harness(hf, url=url, outside=Outside(llm=llm)) as test:
+        await test.publish(chart(APPLY))
+        await test.tenant("default").set_policy(ai_enabled=False, actor="ann")
+        handle = await test.start("claims", {"text": "x"})
+        await test.run_until_idle()
+        assert await state_of(handle) == "broken"
+        assert llm.requests == []
+
+
+async def test_marked_fields_are_not_kept(url: str) -> None:
+    test, handle = await run(
+        url, chart(APPLY, redact=["input.text"]), says("approve", 1, reason="IBAN DE89370400440532013000 is fine"),
+        text="DE89370400440532013000",
+    )  # fmt: skip
+    async with test_closed(test):
+        [task] = await test.tasks.list(type="AI", status=None)
+        assert "DE8937" not in json.dumps(task.output)
+        kept = [e for e in await handle.history() if e.type.startswith(("EFFECT", "TASK", "DECISION"))]
+        assert "DE8937" not in json.dumps([e.payload for e in kept])
+        assert "DE8937" not in json.dumps(task.input)
+
+
+def test_a_policy_that_data_could_change_is_refused() -> None:
+    from holdfast.engine.charts.compiler import compile_chart
+    from holdfast.engine.charts.document import reread
+
+    for bad in (
+        chart({"allowed_events": {"@expr": "context.text"}}),
+        chart({"allowed_events": ["approve"], "mode": "auto"}),
+        chart({"allow": ["approve"]}),
+    ):
+        with pytest.raises(BadChart):
+            compile_chart(reread(bad))
+
+
+class test_closed:
+    """Closes a harness that was opened by hand."""
+
+    __test__ = False
+
+    def __init__(self, test: Harness) -> None:
+        self.test = test
+
+    async def __aenter__(self) -> Harness:
+        return self.test
+
+    async def __aexit__(self, *_: object) -> None:
+        faults = (await self.test.verify()).faults
+        await self.test.close()
+        assert faults == []

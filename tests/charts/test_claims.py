@@ -1,0 +1,187 @@
+"""Two workers, fences and crashes: no task is run by two, and what a fenced worker brings changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from holdfast import Holdfast, TaskInfo
+from holdfast.testing import FakeProvider, Harness
+from tests.flows.support import next_worker, query, until
+from tests.support.auditor import assert_sound
+
+CHAIN: dict[str, Any] = {
+    "id": "chain",
+    "context": {"n": 0},
+    "initial": "work",
+    "states": {
+        "work": {
+            "invoke": {
+                "src": "work",
+                "input": {"@expr": "context.n"},
+                "onDone": {
+                    "target": "check",
+                    "actions": {"type": "assign", "assign": {"n": {"@expr": "context.n + 1"}}},
+                },
+                "onError": "broken",
+            }
+        },
+        "check": {"always": [{"guard": {"@expr": "context.n >= 5"}, "target": "done"}, {"target": "work"}]},
+        "done": {"type": "final"},
+        "broken": {"type": "final"},
+    },
+}
+PAYING: dict[str, Any] = {
+    "id": "paying",
+    "initial": "pay",
+    "states": {
+        "pay": {"invoke": {"src": "pay", "onDone": "paid", "onError": "refused"}},
+        "paid": {"type": "final"},
+        "refused": {"type": "final"},
+    },
+}
+
+
+async def test_two_workers_never_run_one_task(url: str) -> None:
+    runs: Counter[str] = Counter()
+    under_way: set[str] = set()
+
+    def app() -> Holdfast:
+        hf = Holdfast(url)
+
+        @hf.task_handler("SYSTEM", "work")
+        async def work(given: Any, info: TaskInfo) -> Any:
+            assert info.task_id not in under_way, "two at once"
+            under_way.add(info.task_id)
+            await asyncio.sleep(0.002)
+            under_way.discard(info.task_id)
+            runs[info.task_id] += 1
+            return given
+
+        return hf
+
+    one, two = app(), app()
+    async with one, two, one.worker(concurrency=20), two.worker(concurrency=20):
+        await one.publish(CHAIN)
+        handles = await one.start_many("chain", [None] * 60)
+        await asyncio.gather(*(handle.result(60) for handle in handles))
+    assert len(runs) == 300 and set(runs.values()) == {1}
+    assert_sound(url)
+
+
+async def test_two_events_at_once_are_both_applied_one_after_the_other(url: str) -> None:
+    counting = {
+        "id": "counting", "context": {"n": 0}, "initial": "on", "output": {"@expr": "context.n"},
+        "states": {
+            "on": {"on": {"more": {"actions": {"type": "assign", "assign": {"n": {"@expr": "context.n + 1"}}}},
+                          "stop": "off"}},
+            "off": {"type": "final"},
+        },
+    }  # fmt: skip
+    one, two = Holdfast(url), Holdfast(url)
+    async with one, two, one.worker(), two.worker():
+        await one.publish(counting)
+        handle = await one.start("counting")
+        await asyncio.gather(*(hf.send(handle.id, "more", id=f"m{n}") for n in range(40) for hf in (one, two)))
+        await one.send(handle.id, "stop", strict=True)
+        assert await handle.result(60) == 40
+    assert_sound(url)
+
+
+async def test_what_a_fenced_workers_task_brings_is_evidence_and_moves_nothing(url: str) -> None:
+    provider, back = FakeProvider(), asyncio.Event()
+    hf = Holdfast("sqlite:///unused.db")
+
+    @hf.task_handler("SYSTEM", "pay", kind="effect")
+    async def pay(given: Any, info: TaskInfo) -> Any:
+        try:
+            await back.wait()
+        except asyncio.CancelledError:
+            return provider.call(info.idempotency_key)  # it went through all the same
+
+    async with Harness(hf, url=url) as first:
+        await first.publish(PAYING)
+        handle = await first.start("paying")
+        worker = first.test_worker
+        assert worker is not None
+        await until(lambda: any(e.running for e in worker.executions.values()), first)
+        async with Harness(hf, url=url, clock=first.clock) as other:
+            assert other.test_worker is not None
+            await until(lambda: query(url, "select 1 from holdfast.effects where state = 'started'"))
+            await other.service.store.release_worker(worker.id, other.test_worker.id, stopped=False)
+            worker.fenced(worker.id)
+            await until(lambda: provider.calls)
+            await until(lambda: query(url, "select 1 from holdfast.effect_observations"))
+            await other.run_until_idle()
+            assert "a person: the outcome of effect" in str((await other.instance(handle.id).status()).waiting_on)
+            [view] = await other.effects.list()
+            [seen] = (await other.effects.show(view.id)).observations
+            assert seen.outcome == "returned"
+            await other.effects.resolve(view.id, "happened", actor="ann", reason="seen", result=seen.payload)
+            await other.run_until_idle()
+            assert (await other.instance(handle.id).status()).status == "completed"
+            assert provider.calls == [view.idempotency_key]
+    assert_sound(url)
+
+
+async def test_a_step_task_of_a_lost_worker_runs_again_and_its_late_answer_is_nothing(url: str) -> None:
+    seen: list[int] = []
+    hf = Holdfast("sqlite:///unused.db")
+
+    @hf.task_handler("SYSTEM", "work")
+    async def work(given: Any, info: TaskInfo) -> Any:
+        seen.append(given)
+        if len(seen) == 3:
+            await asyncio.Event().wait()
+        return given
+
+    async with Harness(hf, url=url) as first:
+        await first.publish(CHAIN)
+        handle = await first.start("chain")
+        await until(lambda: len(seen) == 3, first)
+        async with next_worker(first, app=hf) as other:
+            await other.run_until_idle()
+            assert (await other.instance(handle.id).status()).status == "completed"
+            assert seen == [0, 1, 2, 2, 3, 4]
+    assert_sound(url)
+
+
+async def test_a_person_and_the_clock_at_once_leave_one_of_the_two(url: str) -> None:
+    """The word is committed while the turn that leaves the state is on its way: it is kept, and comes too late."""
+    chart = {
+        "id": "race", "initial": "ask",
+        "states": {
+            "ask": {"entry": {"type": "createTask", "params": {
+                "type": "HUMAN", "name": "decide", "groups": ["g"], "completion_event": "decided"}},
+                "exit": {"type": "cancelTask", "params": {"name": "decide"}},
+                "on": {"decided": "yes"}, "after": {"PT1H": "no"}},
+            "yes": {"on": {"end": "over"}}, "no": {"on": {"end": "over"}}, "over": {"type": "final"},
+        },
+    }  # fmt: skip
+    async with Harness(Holdfast("sqlite:///unused.db"), url=url) as test:
+        await test.publish(chart)
+        handle = await test.start("race")
+        await test.run_until_idle()
+        [task] = await test.tasks.list()
+        worker = test.test_worker
+        assert worker is not None
+        submit = worker.committer.submit
+
+        def held(turn: Any, done: Any) -> None:
+            async def later() -> None:
+                await test.tasks.complete(task.id, {"ok": True}, actor="ann")
+                submit(turn, done)
+
+            worker.committer.submit = submit  # type: ignore[method-assign]
+            worker.spawn(later())
+
+        worker.committer.submit = held  # type: ignore[method-assign]
+        test.clock.micros += 3_600_000_000
+        await test.run_until_idle()
+        assert (await handle.snapshot() or {})["value"] == "no"
+        assert [e.type for e in await handle.history()].count("TASK_LATE") == 1
+        await handle.send("end")
+        await test.run_until_idle()
+        assert (await handle.status()).status == "completed"
+    assert_sound(url)

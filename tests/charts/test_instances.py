@@ -1,0 +1,428 @@
+"""Instances of charts, through the public surface: published, started, moved by events, tasks and time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    BadChart,
+    BadInput,
+    DefinitionNotActive,
+    DefinitionNotFound,
+    EventNotTaken,
+    FormRefused,
+    Holdfast,
+    InstanceFailed,
+    TaskInfo,
+    TaskNotOpen,
+    WorkflowNotRegistered,
+)
+from holdfast.testing import FakeProvider, Harness
+from tests.charts.support import EXPENSE, app, human
+
+LATER = {"type": "createTask", "params": {"type": "TIMER", "name": "later", "delay": "P1D"}}
+
+
+def types(entries: list[Any]) -> list[str]:
+    return [entry.type for entry in entries]
+
+
+async def test_an_expense_is_approved_by_a_person_and_paid_once(url: str) -> None:
+    provider = FakeProvider()
+    async with Harness(app(provider), url=url) as test:
+        await test.publish(EXPENSE, actor="ann")
+        handle = await test.start("expense", {"amount": 500})
+        await test.run_until_idle()
+        assert "a person for task 'approve'" in str((await handle.status()).waiting_on)
+        [task] = await test.tasks.list(type="HUMAN", group="staff")
+        assert (task.status, task.assignee, task.instance_id) == ("pending", None, handle.id)
+        done = await test.tasks.complete(task.id, {"ok": True}, actor="bob")
+        assert (done.status, done.completed_by, done.output) == ("succeeded", "bob", {"ok": True})
+        await test.run_until_idle()
+        assert await handle.result(0) == {"amount": 500, "reminders": 0}
+        assert len(provider.calls) == 1
+        assert types(await handle.history()) == [
+            "INSTANCE_STARTED", "STATE_TRANSITION", "TASK_CREATED", "TIMER_STARTED", "TASK_COMPLETED",
+            "STATE_TRANSITION", "TIMER_CANCELLED", "TASK_CREATED", "TASK_COMPLETED", "STATE_TRANSITION",
+            "TASK_CREATED", "EFFECT_STARTED", "EFFECT_SUCCEEDED", "TASK_COMPLETED", "STATE_TRANSITION",
+            "INSTANCE_COMPLETED",
+        ]  # fmt: skip
+        assert (await test.verify()).faults == []
+
+
+async def test_a_state_left_by_time_cancels_the_task_and_a_late_word_is_refused(url: str) -> None:
+    async with Harness(app(), url=url) as test:
+        await test.publish(EXPENSE)
+        handle = await test.start("expense", {"amount": 5})
+        await test.run_until_idle()
+        [task] = await test.tasks.list()
+        await test.advance(days=2, hours=23)
+        assert (await handle.status()).status == "waiting"
+        await test.advance(hours=1)
+        assert (await handle.status()).status == "completed"
+        assert (await test.tasks.show(task.id)).status == "cancelled"
+        with pytest.raises(TaskNotOpen, match="cancelled already"):
+            await test.tasks.complete(task.id, {"ok": True}, actor="bob")
+
+
+async def test_an_event_is_taken_once_however_often_it_is_sent(url: str) -> None:
+    async with Harness(app(), url=url) as test:
+        await test.publish(EXPENSE)
+        handle = await test.start("expense", {"amount": 5})
+        await test.run_until_idle()
+        assert await test.send(handle.id, "remind", {"n": 1}, id="r1")
+        test.clock.move(timedelta(seconds=1))
+        assert not await test.send(handle.id, "remind", {"n": 1}, id="r1")
+        await test.run_until_idle()
+        assert not await test.send(handle.id, "remind", {"n": 1}, id="r1")
+        with pytest.raises(BadInput, match="already used"):
+            await test.send(handle.id, "remind", {"n": 2}, id="r1")
+        await handle.send("remind", id="r2")
+        await handle.send("remind", id="r3")
+        test.clock.move(timedelta(seconds=1))
+        await handle.send("withdraw")
+        await test.run_until_idle()
+        assert await handle.result(0) == {"amount": 5, "reminders": 3}
+
+
+async def test_an_event_nobody_takes_is_recorded_and_refused_when_strict(url: str) -> None:
+    async with Harness(app(), url=url) as test:
+        await test.publish(EXPENSE)
+        handle = await test.start("expense", {"amount": 5})
+        await test.run_until_idle()
+        await test.send(handle.id, "nonsense", {"a": 1}, id="n1")
+        await test.run_until_idle()
+        [ignored] = [e for e in await handle.history() if e.type == "EVENT_IGNORED"]
+        assert (ignored.name, ignored.payload) == ("nonsense", {"event_id": "n1", "payload": {"a": 1}})
+        async with test.worker():
+            with pytest.raises(EventNotTaken, match="takes no 'nonsense'"):
+                await test.send(handle.id, "nonsense", strict=True)
+            assert await test.send(handle.id, "remind", strict=True)
+        with pytest.raises(BadInput, match="chart's own"):
+            await test.send(handle.id, "xstate.done.actor.0.expense.posting")
+
+
+async def test_the_form_the_claim_and_the_first_word_are_kept(url: str) -> None:
+    async with Harness(app(), url=url) as test:
+        await test.publish(EXPENSE)
+        handle = await test.start("expense", {"amount": 5})
+        await test.run_until_idle()
+        [task] = await test.tasks.list()
+        with pytest.raises(FormRefused, match="/ok"):
+            await test.tasks.complete(task.id, {"ok": "yes"}, actor="ann")
+        await test.tasks.claim(task.id, actor="ann")
+        with pytest.raises(TaskNotOpen, match="belongs to 'ann'"):
+            await test.tasks.claim(task.id, actor="bob")
+        with pytest.raises(TaskNotOpen, match="belongs to 'ann'"):
+            await test.tasks.complete(task.id, {"ok": True}, actor="bob")
+        await test.tasks.unclaim(task.id, actor="ann")
+        await test.tasks.claim(task.id, actor="bob")
+        await test.tasks.complete(task.id, {"ok": False}, actor="bob")
+        with pytest.raises(TaskNotOpen, match="succeeded already by bob"):
+            await test.tasks.complete(task.id, {"ok": True}, actor="bob")
+        await test.run_until_idle()
+        assert (await handle.status()).status == "completed"
+        assert "posting" not in [e.name for e in await handle.history()]
+
+
+async def test_a_task_that_fails_is_tried_again_then_its_error_is_the_charts(url: str) -> None:
+    hf = Holdfast("sqlite:///unused.db")
+    tries: list[int] = []
+
+    @hf.task_handler("SYSTEM", "shaky", thread=False)
+    def shaky(given: Any, info: TaskInfo) -> Any:
+        tries.append(info.attempt)
+        if len(tries) < given:
+            raise ValueError("not yet")
+        return "fine"
+
+    def chart(handled: bool) -> dict[str, Any]:
+        task = {"type": "SYSTEM", "name": "shaky", "max_attempts": 3, "backoff": 60_000, "input": {
+            "@expr": "context.n"}, "completion_event": "worked", "failure_event": "broke"}  # fmt: skip
+        on: dict[str, Any] = {"worked": "good"}
+        if handled:
+            on["broke"] = "bad"
+        return {
+            "id": "shaky-chart", "context": {"n": {"@expr": "event.input"}}, "initial": "on",
+            "states": {"on": {"entry": {"type": "createTask", "params": task}, "on": on}, "good": {"type": "final"},
+                       "bad": {"type": "final"}},
+        }  # fmt: skip
+
+    async with Harness(hf, url=url) as test:
+        await test.publish(chart(True))
+        handle = await test.start("shaky-chart", 3)
+        await test.run_until_idle()
+        assert "attempt" in str((await handle.status()).waiting_on) or tries == [1]
+        await test.advance(minutes=5)
+        assert tries == [1, 2, 3]
+        assert types(await handle.history()).count("TASK_RETRIED") == 2
+        assert (await handle.status()).status == "completed"
+        tries.clear()
+        handle = await test.start("shaky-chart", 9)
+        await test.advance(minutes=5)
+        assert tries == [1, 2, 3]
+        assert [e.name for e in await handle.history() if e.type == "STATE_TRANSITION"] == ["on", "bad"]
+        tries.clear()
+        await test.publish(chart(False))
+        handle = await test.start("shaky-chart", 9)
+        await test.advance(minutes=5)
+        with pytest.raises(InstanceFailed, match="no state takes 'broke'"):
+            await handle.result(0)
+        [letter] = await test.dead_letters()
+        assert letter.source == "task"
+
+
+async def test_versions_live_side_by_side_and_instances_pin_theirs(url: str) -> None:
+    def chart(end: str) -> dict[str, Any]:
+        return {
+            "id": "pinned", "initial": "wait",
+            "states": {"wait": {"on": {"go": end}}, "one": {"type": "final"}, "two": {"type": "final"}},
+        }  # fmt: skip
+
+    async with Harness(Holdfast("sqlite:///unused.db"), url=url) as test:
+        first = await test.publish(chart("one"))
+        old = await test.start("pinned")
+        assert (first.version, (await test.publish(chart("one"))).version) == (1, 1)
+        second = await test.publish(chart("two"))
+        assert (second.version, second.hash != first.hash) == (2, True)
+        new, pinned = await test.start("pinned"), await test.start("pinned", version=1)
+        await test.run_until_idle()
+        await test.definitions.set_status("pinned", 2, "inactive")
+        third = await test.start("pinned")
+        for handle in (old, new, pinned, third):
+            await handle.send("go")
+        await test.run_until_idle()
+        states = [
+            [e.name for e in await h.history() if e.type == "STATE_TRANSITION"][-1] for h in (old, new, pinned, third)
+        ]
+        assert states == ["one", "two", "one", "one"]
+        await test.definitions.set_status("pinned", 1, "archived")
+        with pytest.raises(DefinitionNotActive, match="none is active"):
+            await test.start("pinned")
+        with pytest.raises(WorkflowNotRegistered):
+            await test.start("unheard-of")
+        with pytest.raises(DefinitionNotFound):
+            await test.start("pinned", version=9)
+        assert [(d.version, d.status) for d in await test.definitions.list()] == [(2, "inactive"), (1, "archived")]
+
+
+async def test_a_definition_belongs_to_its_tenant(url: str) -> None:
+    chart = {"id": "mine", "initial": "a", "states": {"a": {"type": "final"}}}
+    async with Harness(Holdfast("sqlite:///unused.db"), url=url) as test:
+        await test.publish(chart, tenant="acme")
+        with pytest.raises(WorkflowNotRegistered):
+            await test.start("mine", tenant="other")
+        handle = await test.start("mine", tenant="acme")
+        await test.run_until_idle()
+        assert (await handle.status()).status == "completed"
+        with pytest.raises(DefinitionNotFound):
+            await test.definitions.show("mine")
+
+
+async def test_a_bad_chart_is_refused_with_every_fault_and_its_path(url: str) -> None:
+    async with Harness(Holdfast("sqlite:///unused.db"), url=url) as test:
+        with pytest.raises(BadChart) as refused:
+            await test.publish({"id": "x", "initial": "b", "states": {"a": {"on": {"go": "c"}, "entri": []}}})
+        paths = [problem.path for problem in refused.value.problems]
+        assert paths == ["/states/a/entri", "/initial", "/states/a/on/go"]
+        assert await test.definitions.list() == []
+
+
+async def test_cancelling_an_instance_cancels_its_tasks_timers_and_children(url: str) -> None:
+    hf = Holdfast("sqlite:///unused.db")
+
+    @hf.workflow("child")
+    async def child(ctx: Any, given: Any) -> Any:
+        return await ctx.wait_for_signal("done")
+
+    chart = {
+        "id": "parent", "initial": "busy",
+        "states": {
+            "busy": {
+                "entry": [human("look"), LATER],
+                "invoke": {"id": "kid", "src": {"workflow": "child"}, "onDone": "over", "onError": "over"},
+                "after": {"PT1H": "over"},
+            },
+            "over": {"type": "final"},
+        },
+    }  # fmt: skip
+    async with Harness(hf, url=url) as test:
+        await test.publish(chart)
+        handle = await test.start("parent")
+        await test.run_until_idle()
+        [kid] = [i for i in await test.instances() if i.workflow == "child"]
+        await handle.cancel("enough", actor="ann")
+        await test.run_until_idle()
+        assert (await handle.status()).status == "cancelled"
+        assert {t.status for t in await test.tasks.list(status=None)} == {"cancelled"}
+        assert (await test.instance(kid.id).status()).status == "cancelled"
+        await test.advance(days=2)
+        assert "TIMER_FIRED" not in types(await handle.history())
+
+
+async def test_a_chart_invokes_code_and_code_a_chart(url: str) -> None:
+    hf = Holdfast("sqlite:///unused.db")
+
+    @hf.workflow("double")
+    async def double(ctx: Any, n: int) -> int:
+        return await ctx.step("twice", lambda: n * 2, thread=False)
+
+    @hf.workflow("outer")
+    async def outer(ctx: Any, n: int) -> Any:
+        return await ctx.child("kid", "doubler", n)
+
+    chart = {
+        "id": "doubler", "context": {"n": {"@expr": "event.input"}, "result": 0}, "initial": "on",
+        "output": {"@expr": "context.result"},
+        "states": {
+            "on": {"invoke": {
+                "src": {"workflow": "double"}, "input": {"@expr": "context.n"},
+                "onDone": {"target": "off", "actions": {
+                    "type": "assign", "assign": {"result": {"@expr": "event.output + 1"}}}},
+                "onError": "broken",
+            }},
+            "off": {"type": "final"}, "broken": {"type": "final"},
+        },
+    }  # fmt: skip
+    async with Harness(hf, url=url) as test:
+        await test.publish(chart)
+        handle = await test.start("outer", 20)
+        await test.run_until_idle()
+        assert await handle.result(0) == 41
+        assert (await test.verify()).faults == []
+
+
+async def test_a_guard_that_fails_keeps_the_event_and_asks_a_person(url: str) -> None:
+    chart = {
+        "id": "guarded", "context": {"limit": 10}, "initial": "a",
+        "states": {
+            "a": {"on": {"go": {"guard": {"@expr": "event.amount < context.limit"}, "target": "b"}}},
+            "b": {"type": "final"},
+        },
+    }  # fmt: skip
+    async with Harness(Holdfast("sqlite:///unused.db"), url=url) as test:
+        await test.publish(chart)
+        handle = await test.start("guarded")
+        await handle.send("go", {}, id="bad")
+        await handle.send("go", {"amount": 3}, id="good")
+        await test.run_until_idle()
+        view = await handle.status()
+        assert view.status == "waiting" and 'Key not found in map : "amount"' in str(view.waiting_on)
+        assert types(await handle.history())[-1] == "INCIDENT_RAISED"
+        await handle.resume("look again", actor="ann")
+        await test.run_until_idle()
+        assert types(await handle.history()).count("INCIDENT_RAISED") == 2
+        await handle.resume("it was a mistake", actor="ann", drop_event=True)
+        await test.run_until_idle()
+        assert (await handle.status()).status == "completed"
+        assert "EVENT_DROPPED" in types(await handle.history())
+
+
+async def test_an_endless_loop_is_an_incident_that_shows_the_circle(url: str) -> None:
+    chart = {
+        "id": "round", "initial": "calm",
+        "states": {
+            "calm": {"on": {"go": "a"}}, "a": {"always": "b"}, "b": {"always": "a"},
+        },
+    }  # fmt: skip
+    async with Harness(Holdfast("sqlite:///unused.db"), url=url) as test:
+        await test.publish(chart)
+        handle = await test.start("round")
+        await handle.send("go")
+        await test.run_until_idle()
+        view = await handle.status()
+        assert "no rest after 100 microsteps" in str(view.waiting_on)
+        [incident] = [e for e in await handle.history() if e.type == "INCIDENT_RAISED"]
+        assert "#round.a --always--> #round.b" in str(incident.payload["cycle"])
+        assert (await test.start("round")).id != handle.id
+
+
+@pytest.mark.parametrize("mode", ["keyed", "manual", "lookup"])
+async def test_a_task_of_unknown_outcome_goes_the_way_of_every_effect(url: str, mode: str) -> None:
+    provider = FakeProvider()
+    provider.plan("timeout_after")
+    async with Harness(app(provider, mode), url=url) as test:
+        await test.publish(EXPENSE)
+        handle = await test.start("expense", {"amount": 5})
+        await test.run_until_idle()
+        [task] = await test.tasks.list()
+        await test.tasks.complete(task.id, {"ok": True}, actor="bob")
+        await test.run_until_idle()
+        if mode == "manual":
+            view = await handle.status()
+            assert "a person: the outcome of effect" in str(view.waiting_on)
+            [unknown] = await test.effects.list()
+            await test.effects.resolve(
+                unknown.id, "happened", actor="ann", reason="seen at the bank", result={"id": "prov-1"}
+            )
+        await test.advance(minutes=10)
+        assert (await handle.status()).status == "completed"
+        assert len(provider.deeds) == 1
+        assert len(provider.calls) == (2 if mode == "keyed" else 1)
+        assert (await test.verify()).faults == []
+
+
+async def test_a_chart_that_ends_waits_for_the_effect_that_is_under_way(url: str) -> None:
+    provider = FakeProvider()
+    provider.plan("timeout_after")
+    chart = {
+        "id": "hasty", "initial": "on",
+        "states": {
+            "on": {"entry": {"type": "createTask", "params": {"type": "SYSTEM", "name": "pay", "input": {"amount": 1}}},
+                   "on": {"stop": "off"}},
+            "off": {"type": "final"},
+        },
+    }  # fmt: skip
+    async with Harness(app(provider), url=url) as test:
+        await test.publish(chart)
+        handle = await test.start("hasty")
+        await test.run_until_idle()
+        await handle.send("stop")
+        await test.run_until_idle()
+        view = await handle.status()
+        assert (view.status, "a person" in str(view.waiting_on)) == ("waiting", True)
+        [unknown] = await test.effects.list()
+        await test.effects.resolve(unknown.id, "happened", actor="ann", reason="seen", result={})
+        await test.run_until_idle()
+        assert (await handle.status()).status == "completed"
+
+
+async def test_a_transaction_task_commits_with_its_writes(url: str) -> None:
+    hf = Holdfast("sqlite:///unused.db")
+    made: list[Any] = []
+    if url.startswith("sqlite"):
+
+        @hf.task_handler("SYSTEM", "book", kind="transaction")
+        def book(tx: Any, given: Any) -> Any:
+            tx.execute("create table if not exists bookings (n integer)")
+            tx.execute("insert into bookings values (?)", (given,))
+            made.append(given)
+            return {"booked": given}
+    else:
+
+        @hf.task_handler("SYSTEM", "book", kind="transaction")
+        async def book_there(tx: Any, given: Any) -> Any:
+            await tx.execute("create table if not exists bookings (n integer)")
+            await tx.execute("insert into bookings values ($1)", given)
+            made.append(given)
+            return {"booked": given}
+
+    chart = {
+        "id": "booking", "context": {}, "initial": "on", "output": {"@expr": "context.got"},
+        "states": {
+            "on": {"invoke": {"src": "book", "input": 7, "onDone": {
+                "target": "off", "actions": {"type": "assign", "assign": {"got": {"@expr": "event.output.booked"}}}},
+                "onError": "bad"}},
+            "off": {"type": "final"}, "bad": {"type": "final"},
+        },
+    }  # fmt: skip
+    async with Harness(hf, url=url) as test:
+        await test.publish(chart)
+        handle = await test.start("booking")
+        await test.run_until_idle()
+        assert await handle.result(0) == 7
+        assert made == [7]
+        assert (await test.verify()).faults == []

@@ -1,0 +1,90 @@
+"""Living instances moved to another version of their chart: by an explicit map, whole or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast import Holdfast
+from holdfast.testing import Harness
+from tests.charts.support import human
+
+
+def chart(first: str, second: str | None = None, **more: Any) -> dict[str, Any]:
+    states: dict[str, Any] = {
+        first: {"entry": human("look", completion_event="seen"), "on": {"seen": second or "over", "go": "over"},
+                "after": {"P3D": "over"}},
+        "over": {"type": "final"},
+    }  # fmt: skip
+    if second:
+        states[second] = {"on": {"go": "over"}}
+    return {
+        "id": "moving",
+        "context": {"n": 1},
+        "initial": first,
+        "output": {"@expr": "context"},
+        "states": states,
+        **more,
+    }
+
+
+async def test_an_instance_moves_with_its_task_and_its_timer(url: str) -> None:
+    async with Harness(Holdfast("sqlite:///unused.db"), url=url) as test:
+        await test.publish(chart("review"))
+        handle = await test.start("moving")
+        await test.run_until_idle()
+        await test.publish(chart("check", "second"))
+        refused = await handle.migrate(2, actor="ann", dry_run=True)
+        assert refused.outcome == "refused" and "review" in refused.problems[0]
+        possible = await handle.migrate(2, {"review": "check"}, actor="ann", dry_run=True)
+        assert possible.outcome == "possible"
+        assert (await handle.status()).version == 1
+        async with test.worker():
+            moved = await handle.migrate(2, {"review": "check"}, actor="ann", reason="new rules", context={"n": 2})
+        assert moved.outcome == "migrated"
+        await test.run_until_idle()
+        view = await handle.status()
+        assert (view.version, view.status) == (2, "waiting")
+        [entry] = [e for e in await handle.history() if e.type == "INSTANCE_MIGRATED"]
+        assert entry.payload["actor"] == "ann" and entry.payload["reason"] == "new rules"
+        [task] = await test.tasks.list()
+        await test.tasks.complete(task.id, {}, actor="bob")
+        await test.run_until_idle()
+        assert (await handle.snapshot() or {})["value"] == "second"
+        await handle.send("go")
+        await test.run_until_idle()
+        assert await handle.result(0) == {"n": 2}
+        assert (await test.verify()).faults == []
+
+
+async def test_a_timer_keeps_its_moment_in_the_new_version(url: str) -> None:
+    async with Harness(Holdfast("sqlite:///unused.db"), url=url) as test:
+        await test.publish(chart("review"))
+        handle = await test.start("moving")
+        await test.advance(days=2)
+        await test.publish(chart("check"))
+        async with test.worker():
+            assert (await handle.migrate(2, {"review": "check"}, actor="ann")).outcome == "migrated"
+        await test.advance(hours=23)
+        assert (await handle.status()).status == "waiting"
+        await test.advance(hours=1)
+        assert (await handle.status()).status == "completed"
+
+
+async def test_a_chart_that_could_not_go_on_goes_on_by_a_mended_version(url: str) -> None:
+    def broken(expression: str) -> dict[str, Any]:
+        return {
+            "id": "mended", "context": {"limit": 5}, "initial": "a",
+            "states": {"a": {"on": {"go": {"guard": {"@expr": expression}, "target": "b"}}}, "b": {"type": "final"}},
+        }  # fmt: skip
+
+    async with Harness(Holdfast("sqlite:///unused.db"), url=url) as test:
+        await test.publish(broken("event.amount < context.limits"))
+        handle = await test.start("mended")
+        await handle.send("go", {"amount": 3})
+        await test.run_until_idle()
+        assert "limits" in str((await handle.status()).waiting_on)
+        await test.publish(broken("event.amount < context.limit"))
+        async with test.worker():
+            assert (await handle.migrate(2, actor="ann")).outcome == "migrated"
+            await handle.result(10)
+        assert (await handle.status()).status == "completed"
