@@ -172,6 +172,11 @@ def test_a_transition_in_the_middle_moves_no_other() -> None:
     assert len(lines(with_go(three[0], three[2]), with_go(*three))) == 1
 
 
+def test_an_event_with_an_empty_list_is_one_that_is_not_there() -> None:
+    assert lines(with_go(), small(a={}, b={}, d={})) == []
+    assert lines(with_go(), with_go("b")) == ["+ transition a on GO: → b"]
+
+
 def test_timers_done_and_always_are_named_as_people_say_them() -> None:
     old = small(
         a={"after": {"PT1H": "b"}, "always": guarded("event.x == 1"), "invoke": {"src": "f", "onDone": "b"}}, b={}
@@ -217,6 +222,17 @@ def test_where_it_begins_and_what_it_remembers() -> None:
         "~ history of b.h: shallow → deep",
         "+ default of b.h: b.y",
     ]
+
+
+def test_a_name_is_said_even_where_nothing_stands_under_it_that_has_a_path() -> None:
+    old = small(a={"on": {"GO": {"target": "b", "guard": "there"}}, "entry": "quiet"}, b={}) | {
+        "guards": {"there": {"stateIn": "a"}, "here": {"stateIn": "b"}}, "actions": {"quiet": [], "loud": []},
+    }  # fmt: skip
+    new = edited(old)
+    new["states"]["a"] = {"on": {"GO": {"target": "b", "guard": "here"}}, "entry": "loud"}
+    found = lines(old, new)
+    assert "~ entry of a: quiet → loud" in found
+    assert "~ guard of transition a on GO: there → here" in found
 
 
 def test_a_named_guard_is_reported_once_however_often_it_is_used() -> None:

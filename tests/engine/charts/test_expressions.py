@@ -148,3 +148,30 @@ def test_params_are_visible_inside_named_guards_and_actions() -> None:
     seen = scope()
     seen.params = {"limit": 5}
     assert compile_expression("params.limit < context.amount_minor", named=True).run(seen) is True
+
+
+@pytest.mark.parametrize("text", [
+    "context.v >= 10", "context.v == 10", "context.v != 10", "context.v < 10", "context.v + 10", "context.v - 10",
+    "context.v == 'a'", "context.v != \"a\"", "context.v + 'é'", "context.v > 'a'", "context.v <= 0",
+])  # fmt: skip
+def test_the_short_way_gives_what_cel_gives_or_leaves_it_to_cel(text: str) -> None:
+    from holdfast.engine.charts.expressions import Cel, _environment
+
+    program, whole = compile_expression(text), Cel(text, _environment.compile(text), False)
+    values = [
+        0, 9, 10, 11, -10, 2**53, 2**62, 2**63 - 1, -(2**63), True, False, None, 1.5, 10.0, "", "a", "b", "ä", [], [10],
+        {}, {"a": 1},
+    ]  # fmt: skip
+    for value in values:
+        seen = [_outcome(one, value) for one in (program, whole)]
+        assert seen[0] == seen[1], value
+    assert _outcome(program, ...) == _outcome(whole, ...)
+
+
+def _outcome(program: Any, value: Any) -> Any:
+    context = {} if value is ... else {"v": value}
+    try:
+        found = program.run(Scope(context, EVENT, {}))
+    except ExpressionFailed as failed:
+        return "failed", str(failed)
+    return type(found), found

@@ -8,7 +8,9 @@ never taken for false.
 from __future__ import annotations
 
 import math
+import operator
 import re
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from cel_expr_python import cel
@@ -108,6 +110,10 @@ class Path:
         self._first = first
         self._keys = keys
 
+    @property
+    def place(self) -> tuple[str, tuple[str, ...]]:
+        return self._first, self._keys
+
     def run(self, scope: Scope) -> Any:
         value: Any = scope.context if self._first == "context" else scope.event
         for key in self._keys:
@@ -119,6 +125,61 @@ class Path:
         return value
 
 
+class Simple:
+    """`context.n >= 10`, `event.kind == "x"`, `context.n + 1`: worked out here where both sides are whole numbers or
+    both are texts, which Python and CEL read alike; anything else goes to CEL."""
+
+    __slots__ = ("_apply", "_first", "_keys", "_literal", "_whole", "text")
+
+    def __init__(self, text: str, path: Path, sign: str, literal: int | str, whole: Cel) -> None:
+        self.text = text
+        self._first, self._keys = path.place
+        self._apply = _OPERATORS[sign]
+        self._literal = literal
+        self._whole = whole
+
+    def run(self, scope: Scope) -> Any:
+        value: Any = scope.context if self._first == "context" else scope.event
+        for key in self._keys:
+            if type(value) is not dict or key not in value:
+                return self._whole.run(scope)
+            value = value[key]
+        literal = self._literal
+        if type(value) is not type(literal) or (type(value) is int and not -_SAFE < value < _SAFE):
+            return self._whole.run(scope)
+        return self._apply(value, literal)
+
+
+_SAFE = 1 << 62  # no sum of two of these leaves CEL's 64 bits
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+    "+": operator.add, "-": operator.sub,
+}  # fmt: skip
+_SIMPLE = re.compile(
+    r"((?:context|event)(?:\.[A-Za-z_][A-Za-z0-9_]*)+)\s*(==|!=|<=|>=|<|>|\+|-)\s*(?:(\d{1,15})|'([^'\\\n]*)'|\"([^\"\\\n]*)\")\Z"
+)
+
+
+def _simple(text: str, whole: Cel) -> Simple | None:
+    found = _SIMPLE.match(text.strip())
+    if found is None:
+        return None
+    path = _path(found[1])
+    literal: int | str = int(found[3]) if found[3] is not None else found[4] if found[4] is not None else found[5]
+    order = found[2] in ("<", "<=", ">", ">=", "-")
+    if path is None or (isinstance(literal, str) and order):  # CEL and Python order texts differently
+        return None
+    return Simple(text, path, found[2], literal, whole)
+
+
+def _path(text: str) -> Path | None:
+    found = _PATH.match(text.strip())
+    if found is None:
+        return None
+    keys = tuple(found[2][1:].split("."))
+    return None if _RESERVED.intersection(keys) else Path(text, found[1], keys)
+
+
 def compile_expression(text: Any, *, named: bool = False) -> Program:
     """`named`: inside a named guard or action, where `params` is visible."""
     if not isinstance(text, str) or not text.strip():
@@ -126,16 +187,15 @@ def compile_expression(text: Any, *, named: bool = False) -> Program:
     if len(text) > TEXT_LIMIT:
         raise BadExpression(f"it has {len(text):,} characters, the limit is {TEXT_LIMIT:,}: split it up")
     loops = _check_bounds(text, named)
-    path = _PATH.match(text.strip())
     try:
         compiled = _environment.compile(text)
     except Exception as error:
         raise BadExpression(_explained(str(error))) from None
+    path = _path(text)
     if path is not None:
-        keys = tuple(path[2][1:].split("."))
-        if not _RESERVED.intersection(keys):
-            return Path(text, path[1], keys)
-    return Cel(text, compiled, loops)
+        return path
+    whole = Cel(text, compiled, loops)
+    return _simple(text, whole) or whole
 
 
 def returns(text: str) -> str:

@@ -1,7 +1,8 @@
 """What taking a set of transitions amounts to: which states are left and entered, in which order.
 
 It follows from the configuration, the transitions and the remembered history alone, so it is worked out once and
-memoised on the chart. Targets and domain are resolved once, by the history from before anything is left.
+memoised on the chart. The domain is found once, by the history from before anything is left; a history state leads to
+what was remembered last, which may be what this very step leaves.
 """
 
 from __future__ import annotations
@@ -108,8 +109,9 @@ def _without_conflicts(
 class _Entry:
     """The states that a set of transitions enters."""
 
-    def __init__(self, history: dict[str, list[Node]]) -> None:
-        self.history = history
+    def __init__(self, before: dict[str, list[Node]], history: dict[str, list[Node]]) -> None:
+        self.before = before
+        self.history = history  # with what this step remembers
         self.nodes: dict[int, Node] = {}
         self.initial: set[int] = set()
 
@@ -120,7 +122,7 @@ class _Entry:
 
     def transition(self, transition: Transition) -> None:
         source = transition.source
-        domain = _domain(transition, self.history)
+        domain = _domain(transition, self.before)
         for target in transition.targets:
             if target.type != "history" and (source is not target or source is not domain or transition.reenter):
                 self.add(target, initial=True)
@@ -215,7 +217,7 @@ def _work_out(
                 for other in config.nodes
                 if (other.atomic and node.holds(other) if place.history == "deep" else other.parent is node)
             ]
-    entry = _Entry(history)
+    entry = _Entry(history, history | _remembered(chart, remembered))
     for transition in taken:
         entry.transition(transition)
     staying = config.active - left
@@ -247,7 +249,7 @@ def initial_plan(chart: Chart) -> Plan:
 
         gather(chart.root)
         start = Transition(chart.root, "", tuple(targets.values()), None, [], True, "")
-        entry = _Entry({})
+        entry = _Entry({}, {})
         entry.transition(start)
         entry.initial.add(chart.root.index)
         entries = sorted(entry.nodes.values(), key=by_order)

@@ -19,10 +19,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.engine import codec
-from holdfast.engine.charts.configurations import configuration_of
 from holdfast.engine.charts.interpreter import INIT, Answer, ChartTurn, Effect, advance, start
 from holdfast.engine.charts.nodes import Chart, StepFault
+from holdfast.engine.charts.simulated_turns import SimulatedTurn, as_json, refused_turn, taken_turn
 from holdfast.engine.charts.snapshots import Snapshot, due, snapshot_from, snapshot_text
 from holdfast.engine.errors import HoldfastError
 from holdfast.engine.spans import span
@@ -31,31 +30,6 @@ from holdfast.engine.tasks import TaskFault, plan_task
 TURNS_LIMIT = 1_000
 LAST_MOMENT = 253_402_300_799 * 1_000_000
 _FIELDS = {"$advance": (), "$timer": (), "$done": ("output",), "$error": ("error",), "$task": ("output", "error")}
-
-
-class SimulatedTurn(msgspec.Struct, frozen=True, kw_only=True, rename={"before": "from", "after": "to"}):
-    """What one event came to. Everything in it is JSON."""
-
-    event: dict[str, Any]
-    at: int
-    """Microseconds of the simulated clock."""
-    handled: bool
-    stale: bool = False
-    """The instance had ended, or what the event answers was over: nothing happened."""
-    before: Any = None
-    after: Any = None
-    """The state value; null before the start."""
-    state: str = ""
-    status: str = "active"
-    changes: dict[str, dict[str, Any]] = {}
-    """Context fields that changed: {"from": …, "to": …}, one of them missing when it was not there."""
-    effects: list[dict[str, Any]] = []
-    taken: list[dict[str, Any]] = []
-    """Microsteps: which event, and the transitions taken for it, by their paths."""
-    output: Any = None
-    error: Any = None
-    fault: dict[str, Any] | None = None
-    """Why the step was refused: path, message, cycle. Then nothing of it happened."""
 
 
 class BadSimulation(HoldfastError):
@@ -108,7 +82,7 @@ class _Simulation:
     # -- the ways in
 
     def start(self, input_: Any) -> None:
-        event = {"type": INIT, "input": _json(input_)}
+        event = {"type": INIT, "input": as_json(input_)}
         try:
             turn = start(self.chart, event["input"], self.now)
             moments = self._moments(turn.effects)
@@ -245,7 +219,7 @@ class _Simulation:
     # -- turns
 
     def _step(self, event: dict[str, Any], answer: Answer | None) -> ChartTurn | None:
-        event = _json(event)
+        event = as_json(event)
         try:
             turn = advance(self.chart, self.snapshot, event, self.now, answer)
             moments = self._moments(turn.effects)
@@ -288,52 +262,16 @@ class _Simulation:
         self.turns.append(turn)
 
     def _refused(self, event: dict[str, Any], fault: StepFault | TaskFault) -> None:
-        """A step that failed: nothing of it happened."""
-        if isinstance(fault, StepFault):
-            words = {"path": fault.path, "message": str(fault), "cycle": fault.cycle}
-        else:
-            words = {"path": fault.field, "message": str(fault), "cycle": []}
-        value, state, status = None, "", "error"
-        if self.started:
-            config = configuration_of(self.chart, bytes(self.snapshot.value))
-            value, state, status = config.value, config.text, self.snapshot.status
-        self._turn(
-            SimulatedTurn(
-                event=event,
-                at=self.now,
-                handled=False,
-                before=value,
-                after=value,
-                state=state,
-                status=status,
-                fault=words,
-            )
-        )
+        self._turn(refused_turn(event, self.now, self.chart, self.snapshot if self.started else None, fault))
 
     def _record(self, event: dict[str, Any], turn: ChartTurn, moments: list[int | None]) -> None:
         old = self.snapshot if self.started else None
         # Through JSON, as between the turns of a real instance.
-        self.snapshot = new = snapshot_from(self.chart, snapshot_text(turn.snapshot))
+        self.snapshot = snapshot_from(self.chart, snapshot_text(turn.snapshot))
         self.started = True
         self._follow(turn.effects, moments)
-        self._turn(
-            SimulatedTurn(
-                event=event,
-                at=self.now,
-                handled=turn.handled,
-                stale=turn.stale,
-                before=None if old is None else codec.decode(bytes(old.value)),
-                after=codec.decode(bytes(new.value)),
-                state=turn.state,
-                status=new.status,
-                changes=_changes({} if old is None else old.context, new.context),
-                effects=[{"type": effect.type} | _json(effect.body) for effect in turn.effects],
-                taken=[{"event": step.event, "transitions": [t.path for t in step.transitions]} for step in turn.taken],
-                output=new.output,
-                error=new.error,
-            )
-        )
-        if new.status != "active":
+        self._turn(taken_turn(event, self.now, old, self.snapshot, turn))
+        if self.snapshot.status != "active":
             self.tasks.clear()
 
     def _follow(self, effects: list[Effect], moments: list[int | None]) -> None:
@@ -350,18 +288,5 @@ class _Simulation:
                     self.children[effect.body["id"]] = at
 
 
-def _json(value: Any) -> Any:
-    return codec.decode(codec.encode(value))
-
-
 def _running(things: dict[str, Any]) -> str:
     return f"open: {', '.join(sorted(things)[:8])}" if things else "none is open"
-
-
-def _changes(old: dict[str, Any], new: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for key in [*new, *(key for key in old if key not in new)]:
-        if key in old and key in new and codec.encode(old[key]) == codec.encode(new[key]):
-            continue
-        found[key] = ({"from": old[key]} if key in old else {}) | ({"to": new[key]} if key in new else {})
-    return found

@@ -7,8 +7,8 @@ from typing import Any
 from holdfast.engine.ai import read_options
 from holdfast.engine.calendar import check_calendar, moment_of
 from holdfast.engine.errors import HoldfastError
-from holdfast.engine.forms import check_schema
 from holdfast.engine.http_outcomes import checked_outcomes
+from holdfast.engine.schemas import check_schema
 from holdfast.engine.spans import span
 from holdfast.engine.tasks import TYPES
 from holdfast.engine.templates import check
