@@ -322,7 +322,7 @@ def test_an_app_that_cannot_be_used_is_refused_with_the_reason(shop: Shop) -> No
     assert "ZeroDivisionError" in shop.run("start", "greet", "--app", "broken_app:hf").stderr
     assert "not a Holdfast" in shop.run("start", "greet", "--app", f"{shop.module}:other").stderr
     assert "is not there" in shop.run("start", "greet", "--app", f"{shop.module}:nothing").stderr
-    assert "HOLDFAST_APP" in shop.run("start", "greet", env={"HOLDFAST_APP": None}).stderr
+    assert "HOLDFAST_APP" in shop.run("start", "greet", env={"HOLDFAST_APP": None}).stderr  # no chart of that name
     result = shop.run("worker", env={"HOLDFAST_APP": None})
     assert result.exit_code == 2
 

@@ -11,11 +11,14 @@ from holdfast.engine.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.app.dead_letters import DeadLetterView
+    from holdfast.app.definitions import DefinitionView, MigrationView
     from holdfast.app.effects import EffectView
     from holdfast.app.instances import HistoryEntry, InstanceView
+    from holdfast.app.tasks import TaskView
     from holdfast.app.verify import Verdict
     from holdfast.app.workers import WorkerView
-    from holdfast.facade import Effects, Handle, Holdfast, Tenant
+    from holdfast.engine.tenants import TenantPolicy
+    from holdfast.facade import Definitions, Effects, Handle, Holdfast, Tasks, Tenant
 
 T = TypeVar("T")
 
@@ -41,11 +44,20 @@ class SyncHandle:
     def signal(self, name: str, payload: Any = None, *, id: str | None = None) -> bool:
         return self._sync.run(self._handle.signal(name, payload, id=id))
 
+    def send(self, event: str, payload: Any = None, **options: Any) -> bool:
+        return self._sync.run(self._handle.send(event, payload, **options))
+
+    def snapshot(self) -> dict[str, Any] | None:
+        return self._sync.run(self._handle.snapshot())
+
+    def migrate(self, version: int, states: dict[str, str] | None = None, **options: Any) -> MigrationView:
+        return self._sync.run(self._handle.migrate(version, states, **options))
+
     def cancel(self, reason: str = "", *, actor: str = "") -> None:
         self._sync.run(self._handle.cancel(reason, actor=actor))
 
-    def resume(self, reason: str = "", *, actor: str = "") -> None:
-        self._sync.run(self._handle.resume(reason, actor=actor))
+    def resume(self, reason: str = "", **options: Any) -> None:
+        self._sync.run(self._handle.resume(reason, **options))
 
 
 class SyncTenant:
@@ -73,6 +85,23 @@ class SyncTenant:
     def effects(self) -> SyncEffects:
         return SyncEffects(self._sync, self._tenant.effects)
 
+    @property
+    def definitions(self) -> SyncDefinitions:
+        return SyncDefinitions(self._sync, self._tenant.definitions)
+
+    @property
+    def tasks(self) -> SyncTasks:
+        return SyncTasks(self._sync, self._tenant.tasks)
+
+    def send(self, instance: str, event: str, payload: Any = None, **options: Any) -> bool:
+        return self._sync.run(self._tenant.send(instance, event, payload, **options))
+
+    def policy(self) -> TenantPolicy:
+        return self._sync.run(self._tenant.policy())
+
+    def set_policy(self, **options: Any) -> TenantPolicy:
+        return self._sync.run(self._tenant.set_policy(**options))
+
 
 class SyncEffects:
     """The effect desk for blocking callers."""
@@ -89,6 +118,52 @@ class SyncEffects:
 
     def resolve(self, effect: str, resolution: str, *, actor: str, reason: str, **options: Any) -> None:
         self._sync.run(self._effects.resolve(effect, resolution, actor=actor, reason=reason, **options))
+
+
+class SyncDefinitions:
+    """Published definitions for blocking callers."""
+
+    def __init__(self, sync: Sync, definitions: Definitions) -> None:
+        self._sync = sync
+        self._definitions = definitions
+
+    def publish(self, spec: Any, **options: Any) -> DefinitionView:
+        return self._sync.run(self._definitions.publish(spec, **options))
+
+    def list(self, **options: Any) -> list[DefinitionView]:
+        return self._sync.run(self._definitions.list(**options))
+
+    def show(self, key: str, version: int | None = None) -> DefinitionView:
+        return self._sync.run(self._definitions.show(key, version))
+
+    def set_status(self, key: str, version: int, status: str, **options: Any) -> DefinitionView:
+        return self._sync.run(self._definitions.set_status(key, version, status, **options))
+
+
+class SyncTasks:
+    """The inbox for blocking callers."""
+
+    def __init__(self, sync: Sync, tasks: Tasks) -> None:
+        self._sync = sync
+        self._tasks = tasks
+
+    def list(self, **wanted: Any) -> list[TaskView]:
+        return self._sync.run(self._tasks.list(**wanted))
+
+    def show(self, task: str) -> TaskView:
+        return self._sync.run(self._tasks.show(task))
+
+    def claim(self, task: str, *, actor: str) -> TaskView:
+        return self._sync.run(self._tasks.claim(task, actor=actor))
+
+    def unclaim(self, task: str, *, actor: str) -> TaskView:
+        return self._sync.run(self._tasks.unclaim(task, actor=actor))
+
+    def complete(self, task: str, output: Any = None, *, actor: str, reason: str = "") -> TaskView:
+        return self._sync.run(self._tasks.complete(task, output, actor=actor, reason=reason))
+
+    def fail(self, task: str, *, actor: str, reason: str) -> TaskView:
+        return self._sync.run(self._tasks.fail(task, actor=actor, reason=reason))
 
 
 class Sync:
@@ -163,6 +238,20 @@ class Sync:
     @property
     def effects(self) -> SyncEffects:
         return self.tenant("default").effects
+
+    @property
+    def definitions(self) -> SyncDefinitions:
+        return self.tenant("default").definitions
+
+    @property
+    def tasks(self) -> SyncTasks:
+        return self.tenant("default").tasks
+
+    def publish(self, spec: Any, *, tenant: str = "default", **options: Any) -> DefinitionView:
+        return self.tenant(tenant).definitions.publish(spec, **options)
+
+    def send(self, instance: str, event: str, payload: Any = None, *, tenant: str = "default", **options: Any) -> bool:
+        return self.tenant(tenant).send(instance, event, payload, **options)
 
     def workers(self, limit: int = 100) -> list[WorkerView]:
         return self.run(self._holdfast.workers(limit))

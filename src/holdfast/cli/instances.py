@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import getpass
+from collections.abc import AsyncIterator
 from typing import Any
 
 import click
 
-from holdfast import Handle, Holdfast, InstanceFailed, ResultNotReady
+from holdfast import Handle, Holdfast, InstanceFailed, ResultNotReady, WorkflowNotRegistered
 from holdfast.cli.app import Place, opened, place_options, run, tenant_option
 from holdfast.cli.output import (
     Output,
@@ -42,11 +43,19 @@ def start(
 ) -> None:  # fmt: skip
     """Start an instance of WORKFLOW; prints its id, or with --wait its result."""
     given = read_json(input_, "--input")
-    _, hf = place.load()
+    hf = place.load()[1] if place.app else place.holdfast()  # a published chart needs no app
 
     async def whole() -> tuple[dict[str, Any], str | None]:
         async with opened(hf, migrate=_is_embedded(hf)):
-            handle = await hf.start(workflow, given, tenant=tenant, business_key=business_key, version=version)
+            try:
+                handle = await hf.start(workflow, given, tenant=tenant, business_key=business_key, version=version)
+            except WorkflowNotRegistered:
+                if place.app:
+                    raise
+                raise click.UsageError(
+                    f"no chart {workflow!r} is published here; a code workflow needs its app: --app module:object or "
+                    "HOLDFAST_APP"
+                ) from None
             if wait_seconds is not None:
                 return await _wait(handle, wait_seconds)
             return {"id": handle.id, "tenant_id": handle.tenant_id, "workflow": workflow}, None
@@ -117,11 +126,12 @@ def cancel(instance: str, reason: str, actor: str, yes: bool, place: Place, tena
 @click.argument("instance")
 @click.option("--reason", default="", help="Kept in the history.")
 @click.option("--actor", default=getpass.getuser, show_default="the current user")
+@click.option("--drop-event", is_flag=True, help="Of a chart: put the event aside that it could not work off.")
 @place_options
 @tenant_option
-def resume(instance: str, reason: str, actor: str, place: Place, tenant: str) -> None:
-    """Have a parked INSTANCE looked at again, after its code was mended."""
-    place.ask(lambda hf: hf.instance(instance, tenant=tenant).resume(reason, actor=actor))
+def resume(instance: str, reason: str, actor: str, drop_event: bool, place: Place, tenant: str) -> None:
+    """Have a parked INSTANCE looked at again, after what stopped it was mended."""
+    place.ask(lambda hf: hf.instance(instance, tenant=tenant).resume(reason, actor=actor, drop_event=drop_event))
     notice(f"{instance} will be looked at again")
 
 
@@ -154,6 +164,95 @@ def list_(status: str | None, limit: int, before: str | None, place: Place, tena
 def show(instance: str, place: Place, tenant: str, output: Output) -> None:
     """How INSTANCE stands, with the results of its steps."""
     show_one(place.ask(lambda hf: hf.instance(instance, tenant=tenant).status()), output)
+
+
+@instances.command()
+@click.argument("instance")
+@click.argument("event")
+@click.option("--payload", metavar="JSON|@FILE|-", help="What the event carries.")
+@click.option("--id", "id_", help="Names the event: the same id twice is one event.")
+@click.option("--strict", is_flag=True, help="Wait for its turn; fail with exit code 4 if no state takes it.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), default=10.0, show_default=True, help="With --strict, seconds."
+)
+@place_options
+@tenant_option
+@output_option
+def send(
+    instance: str, event: str, payload: str | None, id_: str | None, strict: bool, timeout: float, place: Place,
+    tenant: str, output: Output,
+) -> None:  # fmt: skip
+    """Send INSTANCE the event EVENT."""
+    given = read_json(payload, "--payload")
+    new = place.ask(lambda hf: hf.tenant(tenant).send(instance, event, given, id=id_, strict=strict, timeout=timeout))
+    if output == "table":
+        notice(f"sent {event!r} to {instance}" if new else f"{event!r} with id {id_!r} was there already")
+    else:
+        show_one({"instance_id": instance, "event": event, "id": id_, "new": new}, output)
+
+
+@instances.command()
+@click.argument("instance", nargs=-1)
+@click.option("--to", "version", type=int, required=True, help="The version to move to.")
+@click.option("--key", help="Every living instance of this chart, instead of those named.")
+@click.option("--from", "old", type=int, help="With --key: only those of this version.")
+@click.option("--states", metavar="JSON|@FILE|-", help='Old states to new ones: {"review": "check.first"}.')
+@click.option("--context", metavar="JSON|@FILE|-", help="Context fields to set.")
+@click.option("--dry-run", is_flag=True, help="Say what would happen, and change nothing.")
+@click.option("--reason", default="", help="Kept in the history.")
+@click.option("--actor", default=getpass.getuser, show_default="the current user")
+@click.option("--timeout", type=click.FloatRange(min=0), default=10.0, show_default=True)
+@yes_option
+@place_options
+@tenant_option
+@output_option
+def migrate(
+    instance: tuple[str, ...], version: int, key: str | None, old: int | None, states: str | None,
+    context: str | None, dry_run: bool, reason: str, actor: str, timeout: float, yes: bool, place: Place, tenant: str,
+    output: Output,
+) -> None:  # fmt: skip
+    """Move living instances of a chart to another version, each in a turn of its own.
+
+    One that cannot be moved stays as it is and is named with the reason; exit code 1 then. Try --dry-run first."""
+    if bool(instance) == bool(key):
+        raise click.UsageError("name instances, or all of a chart with --key")
+    words: dict[str, Any] = {"context": read_json(context, "--context") or {}}
+    given = read_json(states, "--states") or {}
+    if not dry_run:
+        what = f"every living instance of {key}" if key else f"{len(instance)} instance(s)"
+        confirm(f"Move {what} to version {version}?", yes)
+
+    async def whole(hf: Holdfast) -> list[Any]:
+        bound = hf.tenant(tenant)
+        named = list(instance) or [
+            one.id async for one in _living(bound, key or "") if old is None or one.version == old
+            if one.version != version
+        ]  # fmt: skip
+        with busy(f"moving {len(named)} instances"):
+            return [
+                await bound.instance(one).migrate(
+                    version, given, actor=actor, reason=reason, dry_run=dry_run, timeout=timeout, **words
+                )
+                for one in named
+            ]  # fmt: skip
+
+    found = place.ask(whole)
+    show_rows(found, ("instance_id", "outcome", "problems", "summary"), output, empty="no instance to move")
+    if any(one.outcome == "refused" for one in found):
+        raise click.exceptions.Exit(FAILED)
+
+
+async def _living(tenant: Any, key: str) -> AsyncIterator[Any]:
+    for status in ("pending", "running", "waiting", "compensating"):
+        before = None
+        while True:
+            page = await tenant.instances(status=status, limit=500, before=before)
+            for one in page:
+                if one.workflow == key:
+                    yield one
+            if len(page) < 500:
+                break
+            before = page[-1].id
 
 
 @instances.command()

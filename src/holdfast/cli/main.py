@@ -5,9 +5,11 @@ from __future__ import annotations
 import click
 
 from holdfast import logs
+from holdfast.cli.definitions import definitions
 from holdfast.cli.effects import effects
 from holdfast.cli.instances import cancel, instances, resume, signal, start
 from holdfast.cli.refusals import Commands
+from holdfast.cli.tasks import tasks
 from holdfast.cli.verify import migrate, verify
 from holdfast.cli.workers import dev, worker, workers
 
@@ -24,7 +26,9 @@ def cli() -> None:
     logs.configure("warning")  # the library's own words must not land in the middle of an answer
 
 
-for command in (dev, worker, migrate, start, signal, cancel, resume, instances, effects, workers, verify):
+for command in (
+    dev, worker, migrate, start, signal, cancel, resume, instances, definitions, tasks, effects, workers, verify,
+):  # fmt: skip
     cli.add_command(command)
 
 

@@ -16,10 +16,17 @@ EXIT_CODES = {
     "not_json": USAGE,
     "instance_not_found": NOT_FOUND,
     "effect_not_found": NOT_FOUND,
+    "definition_not_found": NOT_FOUND,
+    "task_not_found": NOT_FOUND,
+    "bad_chart": FAILED,
+    "validation_failed": USAGE,
     "workflow_not_registered": NOT_FOUND,
     "business_key_taken": CONFLICT,
     "instance_ended": CONFLICT,
     "effect_not_open": CONFLICT,
+    "definition_not_active": CONFLICT,
+    "invalid_transition": CONFLICT,
+    "task_not_open": CONFLICT,
     "store_unavailable": UNREACHABLE,
 }
 

@@ -103,7 +103,11 @@ def list_(limit: int, place: Place, output: Output) -> None:
 def introduce(hf: Holdfast) -> None:
     click.echo(f"database   {logs.without_passwords(hf.url)}")
     named = ", ".join(f"{key} v{version}" for key, version in hf.registry.places())
-    click.echo(f"workflows  {named or 'none: does --app name the right module?'}")
+    handlers = ", ".join(sorted(hf.registry.handler_names()))
+    if named or not handlers:
+        click.echo(f"workflows  {named or 'none: does --app name the right module?'}")
+    if handlers:
+        click.echo(f"handlers   {handlers}")
     click.echo("Ctrl-C stops; run again, also after a kill -9, and it goes on where it was.")
     sys.stdout.flush()
 
