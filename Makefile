@@ -8,13 +8,13 @@ BIN     := .venv/bin
 READY   := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench mutants faults lock clean
+.PHONY: help run test check bench mutants faults xstate lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
 
-run: $(READY) ## start Holdfast with the example orders app
-	$(BIN)/holdfast dev --app examples.orders:hf $(ARGS)
+run: $(READY) ## start Holdfast with the example expense claim, which waits for you
+	$(BIN)/holdfast dev --app examples.expenses:hf $(ARGS)
 
 test: $(READY) ## run all tests, on SQLite and on a private PostgreSQL
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
@@ -33,6 +33,9 @@ mutants: $(READY) ## remove each guard in turn and see a test fail
 
 faults: $(READY) ## kill, pause and cut off real workers for a while, and audit; ARGS="--kills 2000" asks for more
 	$(BIN)/python -m tests.processes.long $(ARGS)
+
+xstate: $(READY) ## compare the chart interpreter with npm XState on 2,000 random machines
+	$(BIN)/python -m tests.charts.differential $(ARGS)
 
 # The stamp is written last, so an interrupted set-up starts over.
 $(READY): requirements/run.txt requirements/dev.txt pyproject.toml
