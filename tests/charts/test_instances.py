@@ -426,3 +426,39 @@ async def test_a_transaction_task_commits_with_its_writes(url: str) -> None:
         assert await handle.result(0) == 7
         assert made == [7]
         assert (await test.verify()).faults == []
+
+
+def test_blocking_callers_have_the_same_names(url: str) -> None:
+    hf = Holdfast(url)
+    with hf.sync as sync:
+        view = sync.publish({"id": "s", "initial": "a", "states": {"a": {"on": {"go": "b"}}, "b": {"type": "final"}}})
+        assert [d.version for d in sync.definitions.list()] == [view.version] == [1]
+        handle = sync.start("s")
+        assert sync.send(handle.id, "go", id="g")
+        assert sync.tasks.list() == []
+        assert handle.snapshot() is None
+        assert sync.tenant("default").set_policy(ai_enabled=False).ai_enabled is False
+
+
+@pytest.mark.parametrize("what", ["a task's input", "the context", "a log"])
+async def test_what_is_too_large_is_an_incident_and_the_worker_goes_on(url: str, what: str) -> None:
+    grow = {"@expr": "context.text + context.text + context.text + context.text + context.text"}
+    action: Any = {
+        "a task's input": human("look", input={"text": grow}),
+        "the context": {"type": "assign", "assign": {"text": grow}},
+        "a log": {"type": "log", "params": grow},
+    }[what]
+    chart = {
+        "id": "large", "context": {"text": "x" * 3000}, "initial": "calm",
+        "states": {"calm": {"on": {"go": {"actions": action}, "end": "over"}}, "over": {"type": "final"}},
+    }  # fmt: skip
+    hf = Holdfast("sqlite:///unused.db", payload_limit=10_000)
+    async with Harness(hf, url=url) as test:
+        await test.publish(chart)
+        handle, other = await test.start("large"), await test.start("large")
+        await handle.send("go")
+        await other.send("end")
+        await test.run_until_idle()
+        view = await handle.status()
+        assert view.status == "waiting" and "10,000" in str(view.waiting_on)
+        assert (await other.status()).status == "completed"

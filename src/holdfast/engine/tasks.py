@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from holdfast.engine import codec
 from holdfast.engine.calendar import check_calendar, moment_of, next_moment
+from holdfast.engine.errors import HoldfastError
 from holdfast.engine.spans import span
 
 TaskType = Literal["HUMAN", "TIMER", "HTTP", "EMAIL", "AI", "SYSTEM"]
@@ -43,8 +45,8 @@ class TaskFault(Exception):
         super().__init__(message)
 
 
-class TaskPlan(msgspec.Struct, frozen=True):
-    """A task as it will be born: its parameters resolved, its moments worked out."""
+class TaskPlan(NamedTuple):
+    """A task as it will be born: its parameters resolved, its moments worked out, everything encoded."""
 
     type: str
     name: str
@@ -59,6 +61,8 @@ class TaskPlan(msgspec.Struct, frozen=True):
     follow_up_at: int | None
     input: Any
     options: dict[str, Any]
+    raw_input: bytes
+    raw_options: bytes
 
 
 PLANNED = frozenset((
@@ -69,9 +73,19 @@ FOR_PEOPLE = frozenset(("assignee", "groups", "priority", "due_in"))
 ATTEMPTS = {"HTTP": 3, "EMAIL": 3, "AI": 3, "SYSTEM": 3}
 
 
-def plan_task(params: dict[str, Any], input_: Any, now: int) -> TaskPlan:
+PLAIN = frozenset(("type", "name", "max_attempts", "handler", "backoff", "timeout"))
+
+
+def plan_task(params: dict[str, Any], input_: Any, now: int, limit: int = codec.PAYLOAD_LIMIT) -> TaskPlan:
     """`params` as a chart resolved them. What only shows when the values are there is refused here."""
-    type_ = params["type"]
+    type_, name = params["type"], params["name"]
+    if type_ == "SYSTEM" and params.keys() <= PLAIN:  # what happens most: nothing to work out
+        options = {key: value for key, value in params.items() if key != "type" and key != "name"}
+        attempts = params.get("max_attempts", 3)
+        return TaskPlan(
+            type_, name, None, None, None, attempts, None, None, 0, None, None, input_, options,
+            _encoded(input_, "input", name, limit), _encoded(options, "options", name, limit) if options else b"{}",
+        )  # fmt: skip
     groups = params.get("groups")
     if isinstance(groups, str):
         groups = [groups]
@@ -85,11 +99,33 @@ def plan_task(params: dict[str, Any], input_: Any, now: int) -> TaskPlan:
     options = {key: value for key, value in params.items() if key not in PLANNED or key in kept}
     if type_ == "AI":
         params, groups, priority = {k: v for k, v in params.items() if k not in kept}, None, 0
-    return TaskPlan(
-        type_, params["name"], _text(params, "title"), _run_at(params, now), _from_now(params, "deadline", now),
+    deadline = _from_now(params, "deadline", now)
+    if deadline is not None:
+        options["@deadline"] = deadline
+    return task_plan(
+        type_, name, _text(params, "title"), _run_at(params, now),
         params.get("max_attempts", ATTEMPTS.get(type_, 1)), _text(params, "assignee"), groups, priority,
-        _moment(params, "due", now), _moment(params, "follow_up", now), input_, options,
+        _moment(params, "due", now), _moment(params, "follow_up", now), input_, options, limit,
     )  # fmt: skip
+
+
+def task_plan(
+    type_: str, name: str, title: str | None, run_at: int | None, max_attempts: int, assignee: str | None,
+    groups: list[str] | None, priority: int, due_at: int | None, follow_up_at: int | None, input_: Any,
+    options: dict[str, Any], limit: int,
+) -> TaskPlan:  # fmt: skip
+    return TaskPlan(
+        type_, name, title, run_at, options.get("@deadline"), max_attempts, assignee, groups, priority, due_at,
+        follow_up_at, input_, options, _encoded(input_, "input", name, limit),
+        _encoded(options, "parameters", name, limit),
+    )  # fmt: skip
+
+
+def _encoded(value: Any, what: str, name: str, limit: int) -> bytes:
+    try:
+        return codec.encode(value, f"the {what} of task", limit, name)
+    except HoldfastError as error:
+        raise TaskFault(what, str(error)) from None
 
 
 def _run_at(params: dict[str, Any], now: int) -> int | None:

@@ -14,7 +14,7 @@ from holdfast.engine.ai import AiPolicy, check_applied, proposal_hash, read_poli
 from holdfast.engine.charts.snapshots import Waiting
 from holdfast.engine.errors import HoldfastError
 from holdfast.engine.spans import span
-from holdfast.engine.tasks import TaskPlan
+from holdfast.engine.tasks import task_plan
 from holdfast.worker import tasks
 
 if TYPE_CHECKING:
@@ -78,12 +78,14 @@ def _ask(ex: ChartExecution, call: TaskCall, record: dict[str, Any], policy: AiP
     }  # fmt: skip
     due = span(options["due_in"]) if options.get("due_in") is not None else None
     place = call.key.rpartition("/")[2]
-    plan = TaskPlan(
-        "HUMAN", f"{task.name}.review", f"Apply or override: {task.name}"[:500], None, None, 1, options.get("assignee"),
+    review: dict[str, Any] = {
+        "form": _form(policy, hash_), REVIEW: {"task": ids.shown("tsk", task.id), "hash": hash_},
+        **{k: options[k] for k in ("completion_event", "failure_event", "policy") if k in options},
+    }  # fmt: skip
+    plan = task_plan(
+        "HUMAN", f"{task.name}.review", f"Apply or override: {task.name}"[:500], None, 1, options.get("assignee"),
         _groups(options.get("groups")), options.get("priority", 0),
-        ex.worker.now() + due if isinstance(due, int) else None, None, shown,
-        {"form": _form(policy, hash_), REVIEW: {"task": ids.shown("tsk", task.id), "hash": hash_},
-         **{k: options[k] for k in ("completion_event", "failure_event", "policy") if k in options}},
+        ex.worker.now() + due if isinstance(due, int) else None, None, shown, review, ex.worker.payload_limit,
     )  # fmt: skip
     tasks.create(ex, plan, place, task.invoke_id, task.visit)
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.app.registry import Definition
     from holdfast.worker.worker import Worker
 
+UNLIMITED = 1 << 40  # checked before, as a whole
 RUNNABLE = ("step", "transaction", "effect")
 EVENTS_OF_TURN = 50  # worked off in one commit; the rest go into the next
 OPEN_TASKS_LIMIT = 1_000
@@ -104,6 +105,22 @@ class ChartExecution(UnderClaim):
 
     def _one(self) -> bool:
         """Take one event, answer or due timer. False if there is nothing to take."""
+        if self.events and self._said():
+            return True
+        if self.undo is not None:
+            return self._due_call()
+        assert self.snapshot is not None
+        if self.snapshot.incident is not None:
+            return False
+        if self.inbox:
+            return self._work_off(self.inbox[0])
+        if (self.waits and self._due_call()) or (self.snapshot.timers and self._due_timer()):
+            return True
+        event = next((e for e in self.events if e.kind == "signal"), None) if self.events else None
+        return event is not None and self._event(event)
+
+    def _said(self) -> bool:
+        """Take one word of a person, a child or an operator."""
         cancel = next((e for e in self.events if e.kind == "cancel"), None)
         if cancel is not None:
             self._cancel(cancel)
@@ -125,30 +142,30 @@ class ChartExecution(UnderClaim):
             elif event.kind == "migrate" and not self.running and self.moving_to is None:
                 self._migrate(event)
                 return True
-        if self.undo is not None:
-            return self._due_call()
-        assert self.snapshot is not None
-        if self.snapshot.incident is not None:
-            return False
-        if self.inbox:
-            return self._work_off(self.inbox[0])
-        if self._due_call() or self._due_timer():
-            return True
-        event_ = next((e for e in self.events if e.kind == "signal"), None)
-        return event_ is not None and self._event(event_)
+        return False
 
     # -- the chart moves
 
     def _plans(self, turn: ChartTurn) -> dict[int, TaskPlan]:
         """The tasks it asks for, by their place among its effects. One that cannot be made refuses the whole step."""
-        plans = {
-            index: plan_task(*_task_of(effect.type, effect.body), self.worker.now())
-            for index, effect in enumerate(turn.effects)
-            if effect.type == "createTask" or (effect.type == "invoke" and "task" in effect.body["src"])
-        }
+        plans, limit = {}, self.worker.payload_limit
+        for index, effect in enumerate(turn.effects):
+            if effect.type == "createTask" or (effect.type == "invoke" and "task" in effect.body["src"]):
+                params, given = _task_of(effect.type, effect.body)
+                plans[index] = plan_task(params, given, self.worker.now(), limit)
+            elif effect.type in ("log", "emit", "send"):
+                self._check_size(f"what it {effect.type}s", len(codec.encode(effect.body, limit=UNLIMITED)))
+        self._check_size("its context", len(snapshot_text(turn.snapshot)))
         if len(self.open) + len(plans) > OPEN_TASKS_LIMIT:
             raise StepFault("", f"the instance would have more than {OPEN_TASKS_LIMIT:,} open tasks, the limit")
         return plans
+
+    def _check_size(self, what: str, size: int) -> None:
+        limit = self.worker.payload_limit
+        if size > limit:
+            raise StepFault(
+                "", f"{what} would have {size:,} bytes, the limit is {limit:,}: keep large things elsewhere"
+            )
 
     def _apply(self, turn: ChartTurn, plans: dict[int, TaskPlan], event: str, before: Snapshot | None) -> None:
         """Into the turn: where it went, and everything it asks for."""
@@ -374,7 +391,9 @@ class ChartExecution(UnderClaim):
         """The task has its outcome: on record, in its row, and on its way to the chart."""
         type_ = h.TASK_COMPLETED if status == "succeeded" else h.TASK_FAILED
         name = b"output" if status == "succeeded" else b"error"
-        head = codec.encode({"task": ids.shown("tsk", call.task.id), "attempt": call.state.attempt} | _said(said))
+        head = f'{{"task":"tsk_{call.task.id.hex()}","attempt":{call.state.attempt}}}'.encode()
+        if said is not None:
+            head = codec.encode(codec.decode(head) | _said(said))
         if call.kind == "effect" and status == "succeeded":  # its result stands in the entry just before
             self.record(type_, call.key, head)
         else:
@@ -701,7 +720,7 @@ def _transition(turn: ChartTurn, event: str, before: Snapshot | None) -> bytes:
         words["set"] = changed
     if len(turn.taken) > 1:
         words["steps"] = [[taken.event, [repr(t) for t in taken.transitions]] for taken in turn.taken]
-    return codec.encode(words)
+    return codec.encode(words, limit=UNLIMITED)
 
 
 def _fault_words(fault: BaseException) -> dict[str, Any]:

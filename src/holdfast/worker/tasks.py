@@ -43,19 +43,22 @@ ENGINE_OPTIONS = frozenset((
 class Task:
     """What a call of kind human, timer, step, transaction or effect belongs to."""
 
-    __slots__ = ("created_at", "deadline", "id", "input", "invoke_id", "key", "name", "options", "type", "visit")
+    __slots__ = ("deadline", "id", "input", "invoke_id", "key", "name", "options", "raw_options", "type", "visit")
 
-    def __init__(self, row: OpenTask) -> None:
-        self.id = row.id
-        self.key = row.key
-        self.type = row.type
-        self.name = row.name
-        self.input = codec.decode(row.input)
-        self.options: dict[str, Any] = codec.decode(row.options)
-        self.deadline: int | None = self.options.pop("@deadline", None)
-        self.invoke_id = row.invoke_id
-        self.visit = row.visit
-        self.created_at = row.created_at
+    def __init__(
+        self, id_: bytes, key: str, type_: str, name: str, input_: Any, options: dict[str, Any], raw_options: bytes,
+        invoke_id: str | None, visit: int,
+    ) -> None:  # fmt: skip
+        self.id = id_
+        self.key = key
+        self.type = type_
+        self.name = name
+        self.input = input_
+        self.options = options
+        self.raw_options = raw_options
+        self.deadline: int | None = options.get("@deadline")
+        self.invoke_id = invoke_id
+        self.visit = visit
 
     def words(self) -> dict[str, Any]:
         """As events to the chart name it."""
@@ -68,48 +71,49 @@ class TaskCall(Call):
     __slots__ = ("task",)
 
     def __init__(self, kind: str, task: Task, args: bytes, spec: Any) -> None:
-        super().__init__(kind, task.key, args, "", spec, None, 0, None, None)  # type: ignore[arg-type]
+        self.kind = kind
+        self.key = task.key
+        self.args = args
+        self.spec = spec
+        self.type = None
         self.task = task
 
 
 def create(ex: ChartExecution, plan: TaskPlan, place: str, invoke_id: str | None, visit: int) -> None:
     """Into the turn: a row, a history entry, and the call that will run it. `place`: turn and index of its birth."""
-    now = ex.worker.now()
+    now, type_ = ex.worker.now(), plan.type
     key = f"{plan.name}/{place}"
     id_ = ids.effect_id(ex.tenant_id, ex.id, key)
-    automatic = plan.type in AUTOMATIC
-    at_once = automatic and (plan.run_at is None or plan.run_at <= now)
-    run_at = None if at_once or plan.type == "HUMAN" else plan.run_at if plan.run_at is not None else now
-    options = plan.options if plan.deadline is None else plan.options | {"@deadline": plan.deadline}
-    limit = ex.worker.payload_limit
-    raw_input = codec.encode(plan.input, "the input of task", limit, plan.name)
-    raw_options = codec.encode(options, "the parameters of task", limit, plan.name)
+    word = id_.hex()
+    at_once = type_ in AUTOMATIC and (plan.run_at is None or plan.run_at <= now)
+    run_at = None if at_once or type_ == "HUMAN" else plan.run_at if plan.run_at is not None else now
     ex.beyond_history()
     ex.tasks[id_] = NewTask(
-        ex.tenant_id, id_, ex.id, ex.claimed.definition_key, key, plan.type, plan.name, plan.title,
+        ex.tenant_id, id_, ex.id, ex.claimed.definition_key, key, type_, plan.name, plan.title,
         "running" if at_once else "pending", run_at, 1 if at_once else 0, plan.max_attempts,
-        ex.worker_id if at_once else None, now if at_once else None, ex.fence, ids.idempotency_key(id_), raw_input,
-        raw_options, ex.claimed.trace_id, plan.assignee,
+        ex.worker_id if at_once else None, now if at_once else None, ex.fence, ids.idempotency_key(id_),
+        plan.raw_input, plan.raw_options, ex.claimed.trace_id, plan.assignee,
         None if plan.groups is None else codec.encode(plan.groups).decode(), plan.priority, plan.due_at,
         plan.follow_up_at, invoke_id, visit, now, now if at_once else None,
     )  # fmt: skip
-    words: dict[str, Any] = {"task": ids.shown("tsk", id_), "type": plan.type}
-    if run_at is not None:
-        words["run_at"] = run_at
-    for name in ("assignee", "groups", "due_at"):
-        if getattr(plan, name) is not None:
-            words[name] = getattr(plan, name)
-    ex.record(h.TASK_CREATED, key, codec.encode(words))
-    task = Task(OpenTask(
-        id_, key, plan.type, plan.name, "running" if at_once else "pending", run_at, 0, plan.max_attempts, raw_input,
-        raw_options, invoke_id, visit, None, None, now,
-    ))  # fmt: skip
+    if at_once:
+        payload = f'{{"task":"tsk_{word}","type":"{type_}"}}'.encode()
+    else:
+        words: dict[str, Any] = {"task": f"tsk_{word}", "type": type_, "run_at": run_at}
+        words |= {name: getattr(plan, name) for name in ("assignee", "groups", "due_at")}
+        payload = codec.encode({name: value for name, value in words.items() if value is not None})
+    ex.record(h.TASK_CREATED, key, payload)
+    task = Task(id_, key, type_, plan.name, plan.input, plan.options, plan.raw_options, invoke_id, visit)
     open_task(ex, task, run_at, None, None)
 
 
 def take_up(ex: ChartExecution, row: OpenTask) -> None:
     """A task that an earlier claim left open."""
-    open_task(ex, Task(row), row.run_at, row.standing_type, row.standing)
+    task = Task(
+        row.id, row.key, row.type, row.name, codec.decode(row.input), codec.decode(row.options), row.options,
+        row.invoke_id, row.visit,
+    )  # fmt: skip
+    open_task(ex, task, row.run_at, row.standing_type, row.standing)
 
 
 def open_task(
@@ -144,14 +148,17 @@ def _earlier(one: int | None, other: int | None) -> int | None:
 
 def _automatic(ex: ChartExecution, task: Task) -> TaskCall:
     handler = ex.worker.task_handler(task.type, task.options.get("handler", task.name))
-    shown = {k: v for k, v in task.options.items() if k not in ENGINE_OPTIONS}
-    args = codec.encode({"input": kept_input(task), **shown})
     try:
         spec = _missing(task) if handler is None else _spec(handler, task)
     except (HoldfastError, ValueError) as error:
         spec = _refusing(task, str(error))
-    kind = "effect" if isinstance(spec, EffectSpec) else "transaction" if isinstance(spec, TransactionSpec) else "step"
-    return TaskCall(kind, task, args, spec)
+    if isinstance(spec, EffectSpec):
+        return TaskCall("effect", task, codec.encode({"input": kept_input(task), **_for_handler(task)}), spec)
+    return TaskCall("transaction" if isinstance(spec, TransactionSpec) else "step", task, b"", spec)
+
+
+def _for_handler(task: Task) -> dict[str, Any]:
+    return {k: v for k, v in task.options.items() if k not in ENGINE_OPTIONS and not k.startswith("@")}
 
 
 def kept_input(task: Task) -> Any:
@@ -176,27 +183,41 @@ def _timeout(handler: TaskHandler, task: Task) -> float | None:
     return (given if given is not None else EFFECT_TIMEOUT) + 5
 
 
+_policies: dict[tuple[int, bytes], RetryPolicy] = {}
+POLICIES_MAX = 1000
+
+
+def _policy(handler: TaskHandler, task: Task) -> RetryPolicy:
+    """Worked out once for each handler and set of options."""
+    key = (id(handler), task.raw_options)
+    found = _policies.get(key)
+    if found is None:
+        if len(_policies) >= POLICIES_MAX:
+            _policies.clear()
+        options = task.options
+        found = policy_from(
+            options.get("max_attempts", 3), _backoff(options.get("backoff")), _timeout(handler, task), None
+        )
+        _policies[key] = found
+    return found
+
+
 def _spec(handler: TaskHandler, task: Task) -> StepSpec | EffectSpec | TransactionSpec:
-    options = task.options
-    timeout = _timeout(handler, task)
-    policy = policy_from(options.get("max_attempts", 3), _backoff(options.get("backoff")), timeout, None)
     signature = handler.signature
-    args = () if signature.only_info else (task.input,)
-    if signature.positional == 0 and not signature.only_info:
-        args = ()
-    if handler.kind == "transaction":
-        if signature.positional == 1:
-            args = ()
-        return TransactionSpec(handler.function, args, signature, policy)
+    args: tuple[Any, ...] = () if signature.positional == 0 else (task.input,)
     if handler.kind == "step":
-        return StepSpec(handler.function, args, signature, policy, thread=handler.thread)
-    mode = options.get("mode", handler.mode)
-    window = options.get("window")
+        return StepSpec(handler.function, args, signature, _policy(handler, task), None, handler.thread)
+    if handler.kind == "transaction":
+        return TransactionSpec(
+            handler.function, () if signature.positional == 1 else args, signature, _policy(handler, task)
+        )
+    options = task.options
+    mode, window = options.get("mode", handler.mode), options.get("window")
     return effect_spec(
         handler.function, args, mode=mode,
         window=(_delta(window) if window is not None else handler.window) if mode == "keyed" else None,
         lookup=handler.lookup if mode == "lookup" else None, max_attempts=options.get("max_attempts", 3),
-        backoff=_backoff(options.get("backoff")), timeout=timeout, thread=handler.thread,
+        backoff=_backoff(options.get("backoff")), timeout=_timeout(handler, task), thread=handler.thread,
     )  # fmt: skip
 
 
@@ -237,7 +258,7 @@ def _refusing(task: Task, words: str) -> StepSpec:
 
 def info(ex: ChartExecution, call: TaskCall) -> TaskInfo:
     task = call.task
-    options = {k: v for k, v in task.options.items() if k not in ENGINE_OPTIONS}
+    options = _for_handler(task)
     if task.type == "HTTP" and "timeout" in task.options:
         options["timeout"] = _seconds(task.options["timeout"], None)
     return TaskInfo(

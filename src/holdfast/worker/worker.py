@@ -102,6 +102,7 @@ class Worker:
         self._pause = POLL_FIRST
         self._claimed_at = 0  # the clock when due work was last asked for
         self._claims_in_doubt = False
+        self._one_pass = asyncio.Lock()
         self._expected: set[bytes] = set()  # being born with a claim of ours, on their way to disk
         self._suspects = False  # instances wait to run alone
         self.claims_starts = False  # whether a start in this process may come with our claim
@@ -262,7 +263,12 @@ class Worker:
         self.wakeup.clear()
 
     async def run_once(self) -> tuple[int, int | None]:
-        """One pass: fire timers in memory, look at what is claimed here, claim what is due."""
+        """One pass: fire timers in memory, look at what is claimed here, claim what is due. Two at once would both
+        fill the same room."""
+        async with self._one_pass:
+            return await self._pass()
+
+    async def _pass(self) -> tuple[int, int | None]:
         self._fire_timers()
         await self._look_at_claims()
         await self._hear_of_charts()

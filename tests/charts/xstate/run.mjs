@@ -27,11 +27,6 @@ const DIFFERENCES = [
       '  config = { ...config, _nodes: [...config._nodes].sort((a, b) => a.order - b.order) };\n',
   ],
   [
-    'history targets resolved once, before anything is left',
-    'filteredTransitions, mutStateNodeSet, internalQueue, historyValue, isInitial);',
-    'filteredTransitions, mutStateNodeSet, internalQueue, currentSnapshot.historyValue, isInitial);',
-  ],
-  [
     'what is entered is entered whole',
     '  computeEntrySet(filteredTransitions, historyValue, statesForDefaultEntry, statesToEnter);\n',
     '  computeEntrySet(filteredTransitions, historyValue, statesForDefaultEntry, statesToEnter);\n' +

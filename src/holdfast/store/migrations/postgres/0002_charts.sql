@@ -61,10 +61,9 @@ create table holdfast.tasks (
   closed_at bigint,                                -- from here on its instance does not wait for it any more
   primary key (tenant_id, id)
 );
-create index tasks_of_instance on holdfast.tasks (tenant_id, instance_id, id);
-create index tasks_open on holdfast.tasks (tenant_id, instance_id) where closed_at is null;
+create index tasks_of_instance on holdfast.tasks (tenant_id, instance_id, closed_at);
 create index tasks_due on holdfast.tasks (run_at) where status = 'pending' and run_at is not null;
-create index tasks_inbox on holdfast.tasks (tenant_id, type, id) where status in ('pending', 'running');
+create index tasks_inbox on holdfast.tasks (tenant_id, id) where type = 'HUMAN' and closed_at is null;
 
 create table holdfast.tenants (
   tenant_id text not null primary key,

@@ -60,11 +60,10 @@ create table holdfast_tasks (
   completed_by text,
   closed_at integer,                               -- from here on its instance does not wait for it any more
   primary key (tenant_id, id)
-) strict, without rowid;
-create index holdfast_tasks_of_instance on holdfast_tasks (tenant_id, instance_id, id);
-create index holdfast_tasks_open on holdfast_tasks (tenant_id, instance_id) where closed_at is null;
+) strict;  -- with rowid: appending is cheaper than clustering by a random id
+create index holdfast_tasks_of_instance on holdfast_tasks (tenant_id, instance_id, closed_at);
 create index holdfast_tasks_due on holdfast_tasks (run_at) where status = 'pending' and run_at is not null;
-create index holdfast_tasks_inbox on holdfast_tasks (tenant_id, type, id) where status in ('pending', 'running');
+create index holdfast_tasks_inbox on holdfast_tasks (tenant_id, id) where type = 'HUMAN' and closed_at is null;
 
 create table holdfast_tenants (
   tenant_id text not null primary key,
