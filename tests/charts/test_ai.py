@@ -137,6 +137,19 @@ async def test_an_ai_without_a_policy_gives_data_and_causes_no_event(url: str) -
         assert await handle.result(0) == {"kind": "glass"}
 
 
+async def test_where_a_model_gives_no_usable_data_a_person_gives_it(url: str) -> None:
+    schema = {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]}
+    test, handle = await run(url, chart(None, schema=schema), "no idea", '{"kind": 5}')
+    async with test_closed(test):
+        [review] = await test.tasks.list(type="HUMAN")
+        for bad in ({"decision": "apply"}, {"decision": "answer"}, {"decision": "answer", "data": {"kind": 5}}):
+            with pytest.raises(FormRefused):
+                await test.tasks.complete(review.id, bad, actor="ann")
+        await test.tasks.complete(review.id, {"decision": "answer", "data": {"kind": "glass"}}, actor="ann")
+        await test.run_until_idle()
+        assert await handle.result(0) == {"kind": "glass"}
+
+
 async def test_the_kill_switch_stops_calls_and_the_chart_goes_its_error_way(url: str) -> None:
     hf = Holdfast("sqlite:///unused.db")
     llm = ScriptedLlm([says()])

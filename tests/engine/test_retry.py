@@ -77,6 +77,41 @@ def test_the_next_attempt_comes_after_the_delay() -> None:
     assert after_failure(2, policy(backoff=Backoff(jitter=0)), ValueError(), NOW, 0.5) == RetryAt(NOW + 2 * SECOND)
 
 
+class Busy(Exception):
+    def __init__(self, retry_after: Any) -> None:
+        self.retry_after = retry_after
+
+
+class Broken(Exception):
+    @property
+    def retry_after(self) -> float:
+        raise RuntimeError("no")
+
+
+@given(st.one_of(st.integers(0, 86_400), st.floats(0, 86_400)), backoffs, chances)
+def test_the_next_attempt_never_comes_before_the_time_an_error_asks_for(
+    asked: float, backoff: Backoff, chance: float
+) -> None:
+    plain = after_failure(1, policy(backoff=backoff), ValueError(), NOW, chance)
+    verdict = after_failure(1, policy(backoff=backoff), Busy(asked), NOW, chance)
+    assert isinstance(plain, RetryAt)
+    assert verdict == RetryAt(max(plain.at, NOW + microseconds(asked)))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Busy(wrong) for wrong in (None, "17", True, -1, 86_401, math.inf, math.nan, [], timedelta(seconds=17))]
+    + [Broken()],
+)
+def test_what_is_no_number_of_seconds_within_a_day_asks_for_nothing(error: Exception) -> None:
+    assert after_failure(2, policy(backoff=Backoff(jitter=0)), error, NOW, 0.5) == RetryAt(NOW + 2 * SECOND)
+
+
+def test_asking_to_wait_gives_no_further_attempt() -> None:
+    assert isinstance(after_failure(3, policy(), Busy(17), NOW, 0.5), GiveUp)
+    assert isinstance(after_failure(1, policy(retry_on=OSError), Busy(17), NOW, 0.5), GiveUp)
+
+
 @pytest.mark.parametrize(
     ("retry_on", "error", "again"),
     [

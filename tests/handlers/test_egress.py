@@ -10,6 +10,7 @@ import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import httpcore
 import pytest
@@ -17,16 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.engine.effects import known_from
+from holdfast.engine.egress import entry_of, target_of, why_not_public
 from holdfast.engine.errors import NotApplied, Rejected
 from holdfast.handlers.egress import (
     Answer,
     Egress,
     OutcomeUnknown,
     Request,
-    entry_of,
     resolve_name,
-    target_of,
-    why_not_public,
 )
 from tests.handlers.support import (
     PUBLIC,
@@ -309,6 +308,15 @@ def test_any_text_is_a_target_or_refused(text: str, before: str) -> None:
     assert target.host.isascii() and target.path.isascii() and target.path.startswith("/")
     assert not set(target.host + target.path) & set(" \r\n\t\\@%") - set("@%")
     assert not set(target.host) & set("@%/?#")
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+@given(st.lists(st.tuples(texts, texts), max_size=4))
+def test_a_query_is_written_as_everybody_writes_it(query: list[tuple[str, str]]) -> None:
+    path = target_of("https://example.org/a?b=ü%20&c", query).path
+    assert path == "/a?b=%C3%BC%20&c" + (f"&{urlencode(query)}" if query else "")
 
 
 # ---- Which hosts a tenant may call

@@ -68,7 +68,9 @@ class Kept:
     def __init__(self) -> None:
         self.sent: list[tuple[EmailMessage, str, list[str]]] = []
 
-    async def send(self, message: EmailMessage, sender: str, recipients: list[str]) -> dict[str, Any]:
+    async def send(
+        self, message: EmailMessage, sender: str, recipients: list[str], not_after: float | None = None
+    ) -> dict[str, Any]:
         self.sent.append((message, sender, recipients))
         return {"accepted": recipients, "refused": {}, "response": "250 kept"}
 
@@ -726,6 +728,20 @@ async def test_a_task_found_late_is_not_begun() -> None:
     assert isinstance(error, NotApplied) and "late" in str(error)
     await sending(a_task(not_after=MONDAY + 1))
     assert len(mail.sent) == 1
+
+
+async def test_a_mail_is_told_until_when_it_may_begin() -> None:
+    told: list[float | None] = []
+
+    class Told(Kept):
+        async def send(
+            self, message: EmailMessage, sender: str, recipients: list[str], not_after: float | None = None
+        ) -> dict[str, Any]:
+            told.append(not_after)
+            return await super().send(message, sender, recipients, not_after)
+
+    await EmailHandler(Told(), default_sender="shop@example.com", clock=lambda: MONDAY)(a_task(not_after=MONDAY + 1))
+    assert told == [MONDAY + 1]
 
 
 @pytest.mark.parametrize(("slow", "last"), [("EHLO", "EHLO"), ("RCPT", "RCPT")])

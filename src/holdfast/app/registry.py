@@ -12,8 +12,8 @@ import msgspec
 from holdfast.engine import codec
 from holdfast.engine.charts.nodes import Chart
 from holdfast.engine.errors import BadDefinition, BadInput, HoldfastError, WorkflowNotRegistered
-from holdfast.engine.forms import check_json
 from holdfast.engine.ids import check_name
+from holdfast.engine.schemas import check_json
 from holdfast.engine.signatures import Signature
 from holdfast.engine.steps import effect_spec
 from holdfast.engine.tasks import TYPES

@@ -8,8 +8,8 @@ import msgspec
 
 from holdfast.engine import codec, ids
 from holdfast.engine.errors import BadInput, FormRefused, TaskNotFound, TaskNotOpen
-from holdfast.engine.forms import check_json
 from holdfast.engine.retry import storable
+from holdfast.engine.schemas import check_json
 from holdfast.engine.tasks import STATUSES, TYPES
 from holdfast.engine.turns import NewEvent, Outcome, TaskChange, Turn
 

@@ -11,6 +11,7 @@ import msgspec
 from holdfast.engine.errors import BadDefinition
 
 SECOND = 1_000_000
+ASKED_MAX = 86_400  # seconds that an error may ask us to wait
 SPAN_MAX = 1000 * 366 * 86_400 * SECOND  # a thousand years: for ever, and still a bigint when added to now
 
 
@@ -89,7 +90,18 @@ def after_failure(
         return GiveUp(f"{type(error).__name__} is not in retry_on")
     if attempt >= policy.max_attempts:
         return GiveUp(f"failed {attempt} time{'s' if attempt > 1 else ''}")
-    return RetryAt(now + microseconds(policy.backoff.delay(attempt, chance)))
+    return RetryAt(now + max(microseconds(policy.backoff.delay(attempt, chance)), _asked_wait(error)))
+
+
+def _asked_wait(error: BaseException | None) -> int:
+    """An error may carry `retry_after`, the seconds that a server asks us to wait; anything else in it says nothing."""
+    try:
+        seconds: object = getattr(error, "retry_after", None)
+    except Exception:  # an author's property: its failure is not ours to report
+        return 0
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= ASKED_MAX:
+        return 0  # NaN compares false
+    return microseconds(seconds)
 
 
 def microseconds(span: timedelta | float | int) -> int:

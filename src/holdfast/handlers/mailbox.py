@@ -54,7 +54,10 @@ class FileMailbox:
         self._directory = Path(directory)
         self._clock = clock
 
-    async def send(self, message: EmailMessage, sender: str, recipients: list[str]) -> dict[str, Any]:
+    async def send(
+        self, message: EmailMessage, sender: str, recipients: list[str], not_after: float | None = None
+    ) -> dict[str, Any]:
+        """Writes at once, so `not_after` is as its caller found it: nothing is waited for in between."""
         utf8 = bool(getattr(message.policy, "utf8", False))
         raw = message.as_bytes(policy=WIRE.clone(utf8=utf8, cte_type="7bit"))
         message_id = str(message["Message-ID"] or hashlib.sha256(raw).hexdigest())

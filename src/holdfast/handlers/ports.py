@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from email.message import EmailMessage
 from typing import Any, Protocol
 
 import msgspec
 
+from holdfast.engine.errors import NotApplied
 from holdfast.engine.tenants import TenantPolicy
 
-__all__ = ["Llm", "LlmReply", "LlmRequest", "Mail", "Secrets", "TenantPolicies", "TenantPolicy"]
+__all__ = ["Llm", "LlmReply", "LlmRequest", "Mail", "Secrets", "TenantPolicies", "TenantPolicy", "refuse_if_late"]
 
 
 class TenantPolicies(Protocol):
@@ -23,7 +25,17 @@ class Secrets(Protocol):
 
 
 class Mail(Protocol):
-    async def send(self, message: EmailMessage, sender: str, recipients: list[str]) -> dict[str, Any]: ...
+    async def send(
+        self, message: EmailMessage, sender: str, recipients: list[str], not_after: float | None = None
+    ) -> dict[str, Any]:
+        """Who was accepted and refused, and the server's words. `not_after` is the Unix time from which on the message
+        must not be begun: a `Mail` that takes a while before it sends looks at the clock again then."""
+        ...
+
+
+def refuse_if_late(not_after: float | None, clock: Callable[[], float]) -> None:
+    if not_after is not None and clock() >= not_after:
+        raise NotApplied("found late before it began, so the message was not sent")
 
 
 class LlmRequest(msgspec.Struct, frozen=True, kw_only=True):

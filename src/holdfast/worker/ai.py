@@ -13,6 +13,7 @@ from holdfast.engine import history as h
 from holdfast.engine.ai import AiPolicy, check_applied, proposal_hash, read_policy, read_proposal
 from holdfast.engine.charts.snapshots import Waiting
 from holdfast.engine.errors import HoldfastError
+from holdfast.engine.schemas import check_schema
 from holdfast.engine.spans import span
 from holdfast.engine.tasks import task_plan
 from holdfast.worker import tasks
@@ -79,7 +80,7 @@ def _ask(ex: ChartExecution, call: TaskCall, record: dict[str, Any], policy: AiP
     due = span(options["due_in"]) if options.get("due_in") is not None else None
     place = call.key.rpartition("/")[2]
     review: dict[str, Any] = {
-        "form": _form(policy, hash_), REVIEW: {"task": ids.shown("tsk", task.id), "hash": hash_},
+        "form": _form(policy, hash_, options.get("schema")), REVIEW: {"task": ids.shown("tsk", task.id), "hash": hash_},
         **{k: options[k] for k in ("completion_event", "failure_event", "policy") if k in options},
     }  # fmt: skip
     plan = task_plan(
@@ -94,23 +95,29 @@ def _groups(given: Any) -> list[str] | None:
     return [given] if isinstance(given, str) else given
 
 
-def _form(policy: AiPolicy, hash_: str | None) -> dict[str, Any]:
-    """What a person may say: apply what is shown, choose another allowed event, or reject."""
-    choices = (["apply"] if hash_ else []) + (["override"] if policy.allowed_events else []) + ["reject"]
+def _form(policy: AiPolicy, hash_: str | None, schema: Any) -> dict[str, Any]:
+    """What a person may say: apply what is shown, choose another allowed event, or reject. Where the model was asked
+    for data only, the person gives it instead."""
+    choices = (["apply"] if hash_ else []) + (["override"] if policy.allowed_events else ["answer"]) + ["reject"]
     form: dict[str, Any] = {
         "type": "object", "required": ["decision"], "additionalProperties": False,
-        "properties": {"decision": {"enum": choices}, "reason": {"type": "string", "maxLength": 2000},
-                       "data": {"type": "object"}},
+        "properties": {
+            "decision": {"enum": choices}, "reason": {"type": "string", "maxLength": 2000},
+            "data": {"type": "object"} if policy.allowed_events else {},
+        },
         "allOf": [],
     }  # fmt: skip
+    needed = {"apply": "hash", "override": "event", "answer": "data"}
+    for choice in choices[:-1]:
+        said = {"properties": {"decision": {"const": choice}}}
+        form["allOf"].append({"if": said, "then": {"required": [needed[choice]]}})
     if hash_:
         form["properties"]["hash"] = {"const": hash_, "description": "the proposal that was shown"}
-        form["allOf"].append({"if": {"properties": {"decision": {"const": "apply"}}}, "then": {"required": ["hash"]}})
     if policy.allowed_events:
         form["properties"]["event"] = {"enum": list(policy.allowed_events)}
-        form["allOf"].append(
-            {"if": {"properties": {"decision": {"const": "override"}}}, "then": {"required": ["event"]}}
-        )
+    elif isinstance(schema, dict) and check_schema(inlined := form | {"properties": form["properties"] | {
+        "data": schema}}) is None:  # fmt: skip
+        form = inlined
     return form
 
 
@@ -134,6 +141,8 @@ def reviewed(ex: ChartExecution, call: TaskCall, output: Any, said: dict[str, An
     }  # fmt: skip
     ex.record(h.DECISION_RECORDED, call.key, codec.encode(words))
     told = {"by": actor, "decision": decision}
+    if decision == "answer" and not policy.allowed_events:
+        return [_done(call, data)]
     if event is None:
         return [_done(call, {"decision": decision, "by": actor})]
     return _with_event(call, event, data, told)

@@ -15,6 +15,7 @@ from holdfast.engine.charts.compile_actions import BUILT_IN
 from holdfast.engine.charts.compile_transitions import TransitionCompiler
 from holdfast.engine.charts.document import BadChart, escaped, found
 from holdfast.engine.charts.nodes import Chart, Node
+from holdfast.engine.schemas import check_schema
 
 STATES_LIMIT = 2_000
 DEPTH_LIMIT = 20
@@ -96,6 +97,8 @@ class _Compiler(TransitionCompiler):
         schema = self.document.get("inputSchema")
         if schema is not None and not isinstance(schema, dict):
             self.problem("/inputSchema", f"expected a JSON Schema (an object), found {found(schema)}")
+        elif schema is not None and (wrong := check_schema(schema)) is not None:
+            self.problem("/inputSchema", wrong)
         self.chart.input_schema = schema
 
     # -- the first pass: nodes
