@@ -185,3 +185,41 @@ async def test_a_person_and_the_clock_at_once_leave_one_of_the_two(url: str) -> 
         await test.run_until_idle()
         assert (await handle.status()).status == "completed"
     assert_sound(url)
+
+
+async def test_a_worker_without_the_handler_leaves_the_instance_to_one_that_has_it(url: str) -> None:
+    with_it, without = Holdfast(url), Holdfast(url)
+
+    @with_it.task_handler("SYSTEM", "work", thread=False)
+    def work(given: Any) -> Any:
+        return given
+
+    async with without, without.worker(poll_seconds=0.05) as idle_worker:
+        await without.publish(CHAIN)
+        await until(lambda: not idle_worker._more_likely)
+        handle = await without.start("chain")
+        await asyncio.sleep(0.3)
+        assert (await handle.status()).status == "pending"
+        async with with_it, with_it.worker():
+            await handle.result(20)
+    assert_sound(url)
+
+
+async def test_a_poison_chart_ends_with_its_tasks_closed(url: str) -> None:
+    hf = Holdfast("sqlite:///unused.db")
+    chart = {
+        "id": "poison", "initial": "on",
+        "states": {"on": {"entry": {"type": "createTask", "params": {"type": "HUMAN", "name": "look", "groups": ["g"]}},
+                          "on": {"go": "off"}}, "off": {"type": "final"}},
+    }  # fmt: skip
+    async with Harness(hf, url=url) as test:
+        await test.publish(chart)
+        handle = await test.start("poison")
+        await test.run_until_idle()
+        query(url, "update holdfast.instances set attempts = 9")
+        await handle.send("go")
+        await test.run_until_idle()
+        assert (await handle.status()).status == "failed"
+        assert {t.status for t in await test.tasks.list(status=None)} == {"cancelled"}
+        assert len(await test.dead_letters()) == 1
+    assert_sound(url)

@@ -86,6 +86,11 @@ class Charts:
         known = self._registry.handler_names()
         return [place for place, needs in self._needs.items() if needs <= known]
 
+    def can_run(self, tenant_id: str, key: str, version: int) -> bool:
+        """Whether this process has what that chart asks for."""
+        needs = self._needs.get((tenant_id, key, version))
+        return needs is not None and needs <= self._registry.handler_names()
+
     async def load(self, tenant_id: str, key: str, version: int) -> Definition:
         place = (tenant_id, key, version)
         found = self._loaded.get(place)

@@ -69,6 +69,8 @@ class ChartExecution(UnderClaim):
             }  # fmt: skip
             self.record(h.INSTANCE_STARTED, claimed.definition_key, codec.encode(words))
         if claimed.attempts > self.worker.attempts_limit:
+            for row in claimed.tasks:
+                tasks.close(self, row, "its instance took its worker down again and again")
             self.bury()
             return
         if self.snapshot is None:

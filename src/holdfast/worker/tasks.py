@@ -116,6 +116,16 @@ def take_up(ex: ChartExecution, row: OpenTask) -> None:
     open_task(ex, task, row.run_at, row.standing_type, row.standing)
 
 
+def close(ex: ChartExecution, row: OpenTask, reason: str) -> None:
+    """Put an open task aside without looking what it was about to do."""
+    task = Task(row.id, row.key, row.type, row.name, None, {}, b"{}", row.invoke_id, row.visit)
+    call = TaskCall("human", task, b"null", None)
+    call.state = Standing()
+    call.state.attempt = row.attempts
+    ex.record(h.TASK_CANCELLED, row.key, codec.encode({"reason": reason}))
+    change(ex, call, "cancelled")
+
+
 def open_task(
     ex: ChartExecution, task: Task, run_at: int | None, standing_type: str | None, standing: bytes | None
 ) -> None:

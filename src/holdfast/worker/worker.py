@@ -380,6 +380,10 @@ class Worker:
             and len(self.executions) + len(self._expected) < self.concurrency
             and born.queue == self.queue
             and born.run_at <= self.now()
+            and (
+                born.kind != "chart"
+                or self.charts.can_run(born.tenant_id, born.definition_key, born.definition_version)
+            )
         )
 
     def expect(self, born: NewInstance) -> None:
