@@ -26,6 +26,19 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["postgres_port"] = shared_cluster(node.config).port
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread the tests of real processes, which mostly wait, evenly among the others, which mostly compute: at the end
+    of a run on two processes, neither waits alone."""
+    waiting = [item for item in items if item.path.parent.name == "processes" and item.path.name != "test_auditor.py"]
+    others = [item for item in items if item not in set(waiting)]
+    if not waiting or not others:
+        return
+    every = len(others) / len(waiting)
+    places = {id(item): (n * every, 0) for n, item in enumerate(waiting)}
+    places |= {id(item): (float(n), 1) for n, item in enumerate(others)}
+    items.sort(key=lambda item: places[id(item)])
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     if cluster := config.stash.get(cluster_key, None):
         cluster.remove()

@@ -477,12 +477,14 @@ class ChartExecution(UnderClaim):
 
     def _stop(self, body: dict[str, Any]) -> None:
         """The state that invoked it was left."""
+        if body["answered"]:
+            return
         id_, reason = body["id"], f"the state that invoked {body['id']!r} was left"
         invoked = [c for c in self.open.values() if isinstance(c, TaskCall) and c.task.invoke_id == id_]
         for call in invoked:
             if call.task.visit == body["visit"]:
                 self._drop(call, reason)
-        if body["workflow"] and not body["answered"]:
+        if body["workflow"]:
             self._cancel_child(f"{id_}@{body['visit']}", reason)
 
     def _cancel_child(self, step: str, reason: str) -> None:
