@@ -462,3 +462,42 @@ async def test_what_is_too_large_is_an_incident_and_the_worker_goes_on(url: str,
         view = await handle.status()
         assert view.status == "waiting" and "10,000" in str(view.waiting_on)
         assert (await other.status()).status == "completed"
+
+
+async def test_the_inbox_is_asked_for_by_person_group_type_and_status(url: str) -> None:
+    def one(n: int, **more: Any) -> dict[str, Any]:
+        return {"type": "createTask", "params": {"type": "HUMAN", "name": f"t{n}", **more}}
+
+    chart = {
+        "id": "inbox", "initial": "on",
+        "states": {"on": {"entry": [
+            one(1, groups=["a", "b_c"]), one(2, groups=["b%c"], priority=5), one(3, assignee="ann"),
+            {"type": "createTask", "params": {"type": "TIMER", "name": "t4", "delay": "P1D"}},
+        ]}},
+    }  # fmt: skip
+    async with Harness(Holdfast("sqlite:///unused.db"), url=url) as test:
+        await test.publish(chart)
+        handle = await test.start("inbox")
+        await test.publish(chart, tenant="other")
+        await test.start("inbox", tenant="other")
+        await test.run_until_idle()
+
+        async def names(**wanted: Any) -> list[str]:
+            return [task.name for task in await test.tasks.list(**wanted)]
+
+        assert await names() == ["t2", "t1", "t3", "t4"]
+        assert await names(type="HUMAN") == ["t2", "t1", "t3"]
+        assert await names(type="TIMER") == ["t4"]
+        assert await names(group="a") == ["t1"]
+        assert await names(group="b_c") == ["t1"]
+        assert await names(group="b%c", type="HUMAN") == ["t2"]
+        assert await names(group="b") == []
+        assert await names(assignee="ann") == ["t3"]
+        assert await names(limit=1) == ["t2"]
+        [first] = await test.tasks.list(assignee="ann")
+        await test.tasks.complete(first.id, actor="ann")
+        assert await names(assignee="ann") == []
+        assert await names(status="succeeded") == ["t3"]
+        await test.run_until_idle()
+        assert await names(instance=handle.id) == ["t1", "t2", "t4"]
+        assert sorted(await names(instance=handle.id, status=None)) == ["t1", "t2", "t3", "t4"]

@@ -75,19 +75,24 @@ async def list_tasks(
         raise BadInput(f"status is {status!r}: expected open or one of {', '.join(STATUSES)}")
     if type is not None and type not in TYPES:
         raise BadInput(f"type is {type!r}: expected one of {', '.join(TYPES)}")
-    values: dict[str, Any] = {"tenant_id": tenant_id, "limit": PAGE_MAX}
-    name = "list_open_tasks" if status == "open" else "list_tasks"
+    open_ = status == "open"
+    values: dict[str, Any] = {
+        "tenant_id": tenant_id, "status": None if open_ else status, "type": type, "assignee": assignee,
+        "group": None if group is None else _holds(group), "limit": limit,
+    }  # fmt: skip
+    name = "list_tasks" if not open_ else "list_inbox" if type == "HUMAN" else "list_open_tasks"
     if instance is not None:
-        name, values["instance_id"] = "tasks_of_instance", ids.parse("ins", instance)
+        name, values["instance_id"], values["limit"] = "tasks_of_instance", ids.parse("ins", instance), PAGE_MAX
     views = [_view(row) for row in await service.store.fetch(name, **values)]
-    wanted = [
-        view for view in views
-        if (status is None or (view.status in OPEN if status == "open" else view.status == status))
-        and (type is None or view.type == type)
-        and (assignee is None or view.assignee == assignee)
-        and (group is None or group in view.groups)
-    ]  # fmt: skip
-    return wanted[:limit]
+    return [view for view in views if not open_ or view.status in OPEN][:limit]
+
+
+def _holds(group: str) -> str:
+    """A pattern for a JSON list that holds this name."""
+    word = codec.encode(group).decode()
+    for special in "~%_":
+        word = word.replace(special, "~" + special)
+    return f"%{word}%"
 
 
 async def claim(service: Service, tenant_id: str, task: str, who: str) -> TaskView:
