@@ -223,3 +223,31 @@ async def test_a_poison_chart_ends_with_its_tasks_closed(url: str) -> None:
         assert {t.status for t in await test.tasks.list(status=None)} == {"cancelled"}
         assert len(await test.dead_letters()) == 1
     assert_sound(url)
+
+
+async def test_of_two_people_at_once_one_claims_and_one_completes(url: str) -> None:
+    chart = {
+        "id": "ask", "initial": "on",
+        "states": {"on": {"entry": {"type": "createTask", "params": {
+            "type": "HUMAN", "name": "look", "groups": ["g"], "completion_event": "seen"}}, "on": {"seen": "off"}},
+            "off": {"type": "final"}},
+    }  # fmt: skip
+    async with Harness(Holdfast("sqlite:///unused.db"), url=url) as test:
+        await test.publish(chart)
+        for n in range(8):
+            handle = await test.start("ask", business_key=str(n))
+            await test.run_until_idle()
+            [task] = await test.tasks.list()
+            if n % 2:
+                claims = [test.tasks.claim(task.id, actor=f"p{p}") for p in range(4)]
+                won = [r for r in await asyncio.gather(*claims, return_exceptions=True) if not isinstance(r, Exception)]
+                assert len({view.assignee for view in won}) == 1 == len(won)
+                words = [test.tasks.complete(task.id, {"by": 1}, actor=won[0].assignee or "")]
+            else:
+                words = [test.tasks.complete(task.id, {"by": p}, actor=f"p{p}") for p in range(4)]
+            said = [r for r in await asyncio.gather(*words, return_exceptions=True) if not isinstance(r, Exception)]
+            assert len(said) == 1
+            await test.run_until_idle()
+            [entry] = [e for e in await handle.history() if e.type == "TASK_COMPLETED"]
+            assert entry.payload["actor"] == said[0].completed_by
+    assert_sound(url)
