@@ -17,7 +17,7 @@ run: $(READY) ## start Holdfast with the example expense claim, which waits for 
 	$(BIN)/holdfast dev --app examples.expenses:hf $(ARGS)
 
 test: $(READY) ## run all tests, on SQLite and on a private PostgreSQL
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 check: $(READY) ## lint, format, types, and the arrows between the rooms
 	$(BIN)/ruff check .
