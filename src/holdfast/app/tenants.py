@@ -48,14 +48,18 @@ async def change(
     service: Service, tenant_id: str, *, http_hosts: list[str] | None, ai_enabled: bool | None, actor: str
 ) -> TenantPolicy:
     """Set what is given, keep the rest."""
-    before = await read(service.store, tenant_id)
-    hosts = list(before.http_hosts) if http_hosts is None else list(http_hosts)
-    if len(hosts) > HOSTS_MAX or not all(isinstance(h, str) and 1 <= len(h) <= 253 and storable(h) == h for h in hosts):
+    hosts = None if http_hosts is None else list(http_hosts)
+    if hosts is not None and not _are_hosts(hosts):
         raise BadInput(f"http_hosts is {hosts[:3]!r}…: expected at most {HOSTS_MAX} names such as api.example.org")
-    enabled = before.ai_enabled if ai_enabled is None else ai_enabled
     await service.store.write(
-        "set_tenant", tenant_id=tenant_id, http_hosts=codec.encode(hosts).decode(), ai_enabled=bool(enabled),
-        now=service.store.now(), actor=actor,
+        "set_tenant", tenant_id=tenant_id, http_hosts=None if hosts is None else codec.encode(hosts).decode(),
+        ai_enabled=ai_enabled, ai_default=True, now=service.store.now(), actor=actor,
     )  # fmt: skip
     service.policies.forget(tenant_id)
     return await read(service.store, tenant_id)
+
+
+def _are_hosts(hosts: list[str]) -> bool:
+    return len(hosts) <= HOSTS_MAX and all(
+        isinstance(host, str) and 1 <= len(host) <= 253 and storable(host) == host for host in hosts
+    )

@@ -65,8 +65,11 @@ where tenant_id = :tenant_id and id = :id and version = :version and type = 'HUM
 select http_hosts, ai_enabled from holdfast.tenants where tenant_id = :tenant_id
 
 -- name: set_tenant
+-- What is not given stays as it is, in the statement itself: two people who change different things at once both count.
 insert into holdfast.tenants (tenant_id, http_hosts, ai_enabled, changed_at, changed_by)
-values (cast(:tenant_id as text), cast(:http_hosts as text), :ai_enabled, :now, cast(:actor as text))
+values (cast(:tenant_id as text), coalesce(cast(:http_hosts as text), '[]'), coalesce(cast(:ai_enabled as boolean), cast(:ai_default as boolean)), :now,
+        cast(:actor as text))
 on conflict (tenant_id) do update set
-  http_hosts = excluded.http_hosts, ai_enabled = excluded.ai_enabled, changed_at = excluded.changed_at,
-  changed_by = excluded.changed_by
+  http_hosts = coalesce(cast(:http_hosts as text), holdfast.tenants.http_hosts),
+  ai_enabled = coalesce(cast(:ai_enabled as boolean), holdfast.tenants.ai_enabled),
+  changed_at = excluded.changed_at, changed_by = excluded.changed_by
