@@ -187,7 +187,7 @@ class Tenant:
         if service.registry.has(key):
             return service.registry.find(key, version)
         found = await (
-            service.charts.newest(self.id, key) if version is None else service.charts.load(self.id, key, version)
+            service.charts.newest(self.id, key) if version is None else service.charts.startable(self.id, key, version)
         )
         return found if found is not None else service.registry.find(key, version)
 

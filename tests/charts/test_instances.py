@@ -200,8 +200,9 @@ async def test_versions_live_side_by_side_and_instances_pin_theirs(url: str) -> 
         ]
         assert states == ["one", "two", "one", "one"]
         await test.definitions.set_status("pinned", 1, "archived")
-        with pytest.raises(DefinitionNotActive, match="none is active"):
-            await test.start("pinned")
+        for version in (None, 1, 2):
+            with pytest.raises(DefinitionNotActive, match="is not active"):
+                await test.start("pinned", version=version)
         with pytest.raises(WorkflowNotRegistered):
             await test.start("unheard-of")
         with pytest.raises(DefinitionNotFound):

@@ -101,6 +101,13 @@ class Charts:
             found = self._loaded[place] = _definition(key, version, chart_from(rows[0][11], version=version))
         return found
 
+    async def startable(self, tenant_id: str, key: str, version: int) -> Definition:
+        """A version that somebody names: it must be active like any other."""
+        rows = await self._store.fetch("read_definition", tenant_id=tenant_id, key=key, version=version)
+        if rows and rows[0][4] != "active":
+            raise DefinitionNotActive(key, version)
+        return await self.load(tenant_id, key, version)
+
     def loaded(self, tenant_id: str, key: str, version: int) -> Definition | None:
         return self._loaded.get((tenant_id, key, version))
 

@@ -239,10 +239,10 @@ class DefinitionNotActive(HoldfastError):
 
     code = "definition_not_active"
 
-    def __init__(self, key: str, newest: int) -> None:
+    def __init__(self, key: str, version: int) -> None:
         super().__init__(
-            f"{key!r} has {newest} version{'s' if newest > 1 else ''} and none is active: "
-            f"`holdfast definitions activate {key} {newest}` lets new instances start"
+            f"version {version} of {key!r} is not active: "
+            f"`holdfast definitions activate {key} {version}` lets new instances start"
         )
 
 
