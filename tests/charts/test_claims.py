@@ -198,7 +198,8 @@ async def test_a_worker_without_the_handler_leaves_the_instance_to_one_that_has_
         await without.publish(CHAIN)
         await until(lambda: not idle_worker._more_likely)
         handle = await without.start("chain")
-        await asyncio.sleep(0.3)
+        for _ in range(3):
+            assert await idle_worker.run_once() == (0, None)
         assert (await handle.status()).status == "pending"
         async with with_it, with_it.worker():
             await handle.result(20)
