@@ -6,6 +6,8 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from holdfast import Holdfast, TaskInfo
 from holdfast.testing import FakeProvider, Harness
 from tests.flows.support import next_worker, query, until
@@ -87,6 +89,33 @@ async def test_two_events_at_once_are_both_applied_one_after_the_other(url: str)
         await one.send(handle.id, "stop", strict=True)
         assert await handle.result(60) == 40
     assert_sound(url)
+
+
+async def test_a_strict_event_that_ends_the_instance_is_not_told_that_it_came_too_late(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hf = Holdfast(url)
+    async with hf:
+        await hf.publish(
+            {"id": "short", "initial": "on", "states": {"on": {"on": {"stop": "off"}}, "off": {"type": "final"}}}
+        )
+        handle = await hf.start("short")
+        store = hf.service.store
+        fetch = store.fetch
+        seen: list[str] = []
+
+        async def slow(name: str, **values: Any) -> Any:
+            rows = await fetch(name, **values)
+            if name == "read_event" and not seen:  # between this look and the next, the event is taken
+                seen.append(name)
+                assert rows[0][4] is None
+                async with hf.worker():
+                    await handle.result(60)
+            return rows
+
+        monkeypatch.setattr(store, "fetch", slow)
+        await hf.send(handle.id, "stop", strict=True)
+        assert seen
 
 
 async def test_what_a_fenced_workers_task_brings_is_evidence_and_moves_nothing(url: str) -> None:

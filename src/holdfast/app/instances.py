@@ -140,15 +140,18 @@ async def taken(service: Service, tenant_id: str, id_: bytes, name: str, event_i
 async def taken_by(service: Service, tenant_id: str, id_: bytes, name: str, event_id: str, timeout: float) -> Any:
     """The history row that took the event, as soon as there is one."""
     loop = asyncio.get_running_loop()
-    deadline, pause = loop.time() + timeout, 0.002
+    deadline, pause, ended = loop.time() + timeout, 0.002, ""
     while True:
         rows = await service.store.fetch("read_event", tenant_id=tenant_id, instance_id=id_, id=event_id)
         seq = rows[0][4] if rows else None
         if seq is not None:
             break
+        if ended:
+            raise InstanceEnded(ids.instance_word(id_), ended, f"take {name!r}")
         [(status, *_)] = await service.store.fetch("read_ending", tenant_id=tenant_id, id=id_)
-        if status in ENDED:
-            raise InstanceEnded(ids.instance_word(id_), status, f"take {name!r}")
+        if status in ENDED:  # perhaps by this very event, since we looked: look once more
+            ended = status
+            continue
         if loop.time() > deadline:
             raise EventNotTakenYet(event_id, timeout)
         await asyncio.sleep(pause)
