@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 
 from holdfast.engine.errors import BadInput
 
@@ -49,6 +50,21 @@ def derived(*parts: str | bytes) -> bytes:
 
 def effect_id(tenant_id: str, instance_id: bytes, step: str) -> bytes:
     return derived("effect", tenant_id, instance_id, step)
+
+
+def effect_ids(tenant_id: str, instance_id: bytes) -> Callable[[str], bytes]:
+    """`effect_id` of one instance, for many steps: what they have in common is hashed once."""
+    head = hashlib.sha256()
+    for part in (b"effect", tenant_id.encode(), instance_id):
+        head.update(len(part).to_bytes(4, "big") + part)
+
+    def of(step: str) -> bytes:
+        raw = step.encode()
+        digest = head.copy()
+        digest.update(len(raw).to_bytes(4, "big") + raw)
+        return digest.digest()[:16]
+
+    return of
 
 
 def child_id(tenant_id: str, parent_id: bytes, step: str) -> bytes:

@@ -13,6 +13,8 @@ SEPARATOR = b"\x1f"
 
 
 def pack_text(column: Sequence[str | None]) -> str:
+    if _all_null(column):
+        return _nulls(column)
     try:
         joined = '","'.join(column)  # type: ignore[arg-type]
     except TypeError:
@@ -22,11 +24,22 @@ def pack_text(column: Sequence[str | None]) -> str:
     return '{"' + joined + '"}'
 
 
+def _all_null(column: Sequence[Any]) -> bool:
+    """Most columns of most rows: what a task may have and seldom does."""
+    return bool(column) and column[0] is None and column.count(None) == len(column)
+
+
+def _nulls(column: Sequence[Any]) -> str:
+    return "{" + "NULL," * (len(column) - 1) + "NULL}"
+
+
 def _quoted(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def pack_number(column: Sequence[int | bool | None]) -> str:
+    if _all_null(column):
+        return _nulls(column)
     joined = ",".join(map(str, column))
     return "{" + (joined.replace("None", "NULL") if "None" in joined else joined) + "}"
 
@@ -34,6 +47,8 @@ def pack_number(column: Sequence[int | bool | None]) -> str:
 def pack_bytes(column: Sequence[bytes | None]) -> str:
     if not column:
         return "{}"  # what follows would write one empty value
+    if _all_null(column):
+        return _nulls(column)
     try:
         return '{"\\\\x' + '","\\\\x'.join([value.hex() for value in column]) + '"}'  # type: ignore[union-attr]
     except AttributeError:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import apsw
 
 from holdfast.engine.errors import BadDefinition, HoldfastError, StoreUnavailable
-from holdfast.engine.turns import Outcome, Turn
+from holdfast.engine.turns import Change, Outcome, Turn
 from holdfast.store.batch import Batch, with_claim
 from holdfast.store.migrate import migrate_sqlite
 from holdfast.store.port import Claimed, HandlerRaised, OpenTask, PastRow, PendingEvent, Place, claimed
@@ -163,10 +163,13 @@ class SqliteCommits:
             except apsw.ConstraintError as error:
                 raise _Lost from error
         if batch.changes:
-            changed = self.each_chunk(connection, "commit_changes", batch.changes)
-            if len(changed) != len(batch.changes):
+            released = [change for change in batch.changes if change.release]
+            changed = self.each_chunk(connection, "commit_changes", released)
+            if len(changed) != len(released):
                 raise _Lost
             kept = {id_ for id_, locked in changed if locked}
+            if len(released) < len(batch.changes):
+                self._move_on(connection, [change for change in batch.changes if not change.release])
         # What a worker's turn starts or sends may be there already (a child's id is derived): its own row decides.
         facts_decide = len(batch.turns) > 1 or not batch.first
         if batch.starts:
@@ -175,9 +178,15 @@ class SqliteCommits:
                 raise _Lost
             kept.update(id_ for id_, claimed in started if claimed)
         if batch.task_changes:
-            settled = {row[0] for row in self.each_chunk(connection, "commit_task_changes", batch.task_changes)}
-            if any(change.by is None and change.id not in settled for change in batch.task_changes):
-                raise _Lost  # a person's word came too late; a worker's own turn stands without it
+            people = [change for change in batch.task_changes if change.by is None]
+            before = connection.total_changes()
+            if people:
+                self.each_chunk(connection, "commit_task_changes", people)
+                if connection.total_changes() - before != len(people):
+                    raise _Lost  # a person's word came too late; a worker's own turn stands without it
+            if len(people) < len(batch.task_changes):
+                own = batch.task_changes if not people else [c for c in batch.task_changes if c.by is not None]
+                self.each_chunk(connection, "commit_task_changes", own)
         if batch.events:
             sent = self.each_chunk(connection, "commit_events", batch.events)
             if len(sent) != len(batch.events) and facts_decide:
@@ -196,6 +205,17 @@ class SqliteCommits:
         if batch.tasks:
             self.each_chunk(connection, "commit_tasks", batch.tasks)
         return kept
+
+    def _move_on(self, connection: apsw.Connection, changes: Sequence[Change]) -> None:
+        """Changes of instances whose claim stays. Nothing is asked back, which halves the cost of a row."""
+        rows = [
+            (c.tenant_id, c.id, c.fence, c.status, c.waiting_on, c.seq, c.hash, c.snapshot, c.current_state)
+            for c in changes
+        ]
+        before = connection.total_changes()
+        self.each_chunk(connection, "commit_moves", rows)
+        if connection.total_changes() - before != len(rows):
+            raise _Lost
 
 
 class SqliteStore:

@@ -88,7 +88,7 @@ def _ask(ex: ChartExecution, call: TaskCall, record: dict[str, Any], policy: AiP
         _groups(options.get("groups")), options.get("priority", 0),
         ex.worker.now() + due if isinstance(due, int) else None, None, shown, review, ex.worker.payload_limit,
     )  # fmt: skip
-    tasks.create(ex, plan, place, task.invoke_id, task.visit)
+    tasks.create(ex, plan, place, task.invoke_id, task.visit, ex.worker.now())
 
 
 def _groups(given: Any) -> list[str] | None:

@@ -41,7 +41,7 @@ UNLIMITED = 1 << 40  # checked before, as a whole
 RUNNABLE = ("step", "transaction", "effect")
 EVENTS_OF_TURN = 50  # worked off in one commit; the rest go into the next
 OPEN_TASKS_LIMIT = 1_000
-STANDINGS = (h.EFFECT_STARTED, h.EFFECT_RETRIED, h.EFFECT_UNKNOWN, h.EFFECT_RESOLVED)
+STANDINGS = frozenset((h.EFFECT_STARTED, h.EFFECT_RETRIED, h.EFFECT_UNKNOWN, h.EFFECT_RESOLVED))
 
 
 class ChartExecution(UnderClaim):
@@ -53,6 +53,8 @@ class ChartExecution(UnderClaim):
         self.inbox: deque[Waiting] = deque()
         self.state = ""
         self.moving_to: int | None = None  # the version the next claim goes on with
+        self.task_id = ids.effect_ids(self.tenant_id, self.id)
+        self._written: tuple[Snapshot | None, bytes] = (None, b"")  # the snapshot that was encoded last
         if claimed.snapshot is not None:
             self.snapshot = snapshot_from(self.chart, claimed.snapshot)
             self.state = configuration_of(self.chart, bytes(self.snapshot.value)).text
@@ -86,8 +88,9 @@ class ChartExecution(UnderClaim):
     def _start(self) -> bool:
         try:
             given = self.definition.decode_input(self.claimed.input)
-            turn = start(self.chart, given, self.worker.now())
-            self._apply(turn, self._plans(turn), "xstate.init", None)
+            now = self.worker.now()
+            turn = start(self.chart, given, now)
+            self._apply(turn, self._plans(turn, now), "xstate.init", None, now)
         except (StepFault, TaskFault, HoldfastError) as fault:
             self.end("failed", _fault_words(fault))
             return False
@@ -148,19 +151,24 @@ class ChartExecution(UnderClaim):
 
     # -- the chart moves
 
-    def _plans(self, turn: ChartTurn) -> dict[int, TaskPlan]:
+    def _plans(self, turn: ChartTurn, now: int) -> dict[int, TaskPlan]:
         """The tasks it asks for, by their place among its effects. One that cannot be made refuses the whole step."""
         plans, limit = {}, self.worker.payload_limit
         for index, effect in enumerate(turn.effects):
             if effect.type == "createTask" or (effect.type == "invoke" and "task" in effect.body["src"]):
                 params, given = _task_of(effect.type, effect.body)
-                plans[index] = plan_task(params, given, self.worker.now(), limit)
+                plans[index] = plan_task(params, given, now, limit)
             elif effect.type in ("log", "emit", "send"):
                 self._check_size(f"what it {effect.type}s", len(codec.encode(effect.body, limit=UNLIMITED)))
-        self._check_size("its context", len(snapshot_text(turn.snapshot)))
+        self._check_size("its context", len(self._text(turn.snapshot)))
         if len(self.open) + len(plans) > OPEN_TASKS_LIMIT:
             raise StepFault("", f"the instance would have more than {OPEN_TASKS_LIMIT:,} open tasks, the limit")
         return plans
+
+    def _text(self, snapshot: Snapshot) -> bytes:
+        if self._written[0] is not snapshot:
+            self._written = (snapshot, snapshot_text(snapshot))
+        return self._written[1]
 
     def _check_size(self, what: str, size: int) -> None:
         limit = self.worker.payload_limit
@@ -169,7 +177,9 @@ class ChartExecution(UnderClaim):
                 "", f"{what} would have {size:,} bytes, the limit is {limit:,}: keep large things elsewhere"
             )
 
-    def _apply(self, turn: ChartTurn, plans: dict[int, TaskPlan], event: str, before: Snapshot | None) -> None:
+    def _apply(
+        self, turn: ChartTurn, plans: dict[int, TaskPlan], event: str, before: Snapshot | None, now: int
+    ) -> None:
         """Into the turn: where it went, and everything it asks for."""
         snapshot = turn.snapshot
         self.snapshot, self.state = snapshot, turn.state
@@ -179,7 +189,7 @@ class ChartExecution(UnderClaim):
             kind, body = effect.type, effect.body
             if index in plans:
                 invoked = body["id"] if kind == "invoke" else None
-                tasks.create(self, plans[index], f"{snapshot.seq}.{index}", invoked, body.get("visit", 0))
+                tasks.create(self, plans[index], f"{snapshot.seq}.{index}", invoked, body.get("visit", 0), now)
             elif kind == "invoke":
                 self._start_child(body)
             elif kind == "stop":
@@ -202,16 +212,16 @@ class ChartExecution(UnderClaim):
     def _take(self, event: dict[str, Any], answer: Answer | None, cause: Any) -> ChartTurn | None:
         """Advance; `cause(turn)` records what it was about; then everything that follows. None after an incident."""
         assert self.snapshot is not None
-        before = self.snapshot
+        before, now = self.snapshot, self.worker.now()
         try:
-            turn = advance(self.chart, before, event, self.worker.now(), answer)
-            plans = self._plans(turn)
+            turn = advance(self.chart, before, event, now, answer)
+            plans = self._plans(turn, now)
         except (StepFault, TaskFault) as fault:
             self._incident(event, fault)
             return None
         cause(turn)
         if not turn.stale:
-            self._apply(turn, plans, event["type"], before)
+            self._apply(turn, plans, event["type"], before, now)
         return turn
 
     def _event(self, event: PendingEvent) -> bool:
@@ -334,7 +344,7 @@ class ChartExecution(UnderClaim):
     # -- tasks
 
     def record(self, type_: str, name: str, payload: bytes, *, hard: bool = True) -> None:
-        super().record(type_, name, payload, hard=hard)
+        self.entries.append((type_, name, payload))  # everything here is on disk before a handler starts
         if type_ in STANDINGS:
             call = self.open.get(("effect", name))
             if isinstance(call, TaskCall):
@@ -393,7 +403,7 @@ class ChartExecution(UnderClaim):
         """The task has its outcome: on record, in its row, and on its way to the chart."""
         type_ = h.TASK_COMPLETED if status == "succeeded" else h.TASK_FAILED
         name = b"output" if status == "succeeded" else b"error"
-        head = f'{{"task":"tsk_{call.task.id.hex()}","attempt":{call.state.attempt}}}'.encode()
+        head = f'{{"task":"{call.task.word}","attempt":{call.state.attempt}}}'.encode()
         if said is not None:
             head = codec.encode(codec.decode(head) | _said(said))
         if call.kind == "effect" and status == "succeeded":  # its result stands in the entry just before
@@ -439,7 +449,7 @@ class ChartExecution(UnderClaim):
     def transaction_turn(self, call: Call, entries: list[tuple[str, str, bytes]], result: bytes) -> Turn:
         """The author's writes, the task's end and its answer to the chart in one commit; the chart moves after it."""
         assert isinstance(call, TaskCall) and self.snapshot is not None
-        words = codec.encode({"task": ids.shown("tsk", call.task.id), "attempt": call.state.attempt})
+        words = codec.encode({"task": call.task.word, "attempt": call.state.attempt})
         payload = words[:-1] + b',"output":' + result + b"}"
         tasks.change(self, call, "succeeded", output=result)
         turn = self.seal_turn([*entries, (h.TASK_COMPLETED, call.key, payload)])
@@ -626,7 +636,8 @@ class ChartExecution(UnderClaim):
         self.record(h.INSTANCE_MIGRATED, self.claimed.definition_key, codec.encode(moved.summary | said))
         state = configuration_of(found.chart, bytes(moved.snapshot.value)).text
         turn = ChartTurn(moved.snapshot, list(moved.effects), [Taken("migrate", ())], True, False, state)
-        self._apply(turn, self._plans(turn), "migrate", before)
+        now = self.worker.now()
+        self._apply(turn, self._plans(turn, now), "migrate", before, now)
         self.moving_to = words["version"]
 
     def _dispatch(self) -> None:
@@ -650,7 +661,7 @@ class ChartExecution(UnderClaim):
             return
         if self.entries:
             self._ready = ready
-            self.submit(status="running", release=False, **self._where())
+            self.submit("running", release=False, **self._where())
         else:
             for call in ready:
                 self.worker.run(self, call)
@@ -670,7 +681,7 @@ class ChartExecution(UnderClaim):
         ending = None if self.undo is None else {"status": self.undo.status, "error": self.undo.error}
         if self.inbox or snapshot.inbox or ending != snapshot.ending:
             snapshot = self.snapshot = msgspec.structs.replace(snapshot, inbox=list(self.inbox), ending=ending)
-        return {"snapshot": snapshot_text(snapshot), "current_state": self.state or None}
+        return {"snapshot": self._text(snapshot), "current_state": self.state or None}
 
     def next_at(self) -> int | None:
         times = [c.state.at for c in self.open.values() if c.state.phase is Phase.WAITING and c.state.at is not None]
@@ -712,19 +723,18 @@ def _said(words: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _transition(turn: ChartTurn, event: str, before: Snapshot | None) -> bytes:
-    words: dict[str, Any] = {
-        "event": event,
-        "from": None if before is None else before.value,
-        "to": turn.snapshot.value,
-        "seq": turn.snapshot.seq,
-    }
+    """What it was about and where it went: event, from, to, seq; what changed in the context; all steps, if several."""
+    snapshot = turn.snapshot
+    head = b'{"event":%b,"from":%b,"to":%b,"seq":%d' % (
+        codec.encode(event), b"null" if before is None else bytes(before.value), bytes(snapshot.value), snapshot.seq,
+    )  # fmt: skip
+    words: dict[str, Any] = {}
     old = {} if before is None else before.context
-    changed = {k: v for k, v in turn.snapshot.context.items() if k not in old or old[k] is not v}
-    if changed:
-        words["set"] = changed
+    if snapshot.context is not old:
+        words["set"] = {k: v for k, v in snapshot.context.items() if k not in old or old[k] is not v}
     if len(turn.taken) > 1:
         words["steps"] = [[taken.event, [repr(t) for t in taken.transitions]] for taken in turn.taken]
-    return codec.encode(words, limit=UNLIMITED)
+    return head + (b"," + codec.encode(words, limit=UNLIMITED)[1:] if words else b"}")
 
 
 def _fault_words(fault: BaseException) -> dict[str, Any]:

@@ -43,13 +43,16 @@ ENGINE_OPTIONS = frozenset((
 class Task:
     """What a call of kind human, timer, step, transaction or effect belongs to."""
 
-    __slots__ = ("deadline", "id", "input", "invoke_id", "key", "name", "options", "raw_options", "type", "visit")
+    __slots__ = (
+        "deadline", "id", "input", "invoke_id", "key", "name", "options", "raw_options", "type", "visit", "word",
+    )  # fmt: skip
 
     def __init__(
         self, id_: bytes, key: str, type_: str, name: str, input_: Any, options: dict[str, Any], raw_options: bytes,
         invoke_id: str | None, visit: int,
     ) -> None:  # fmt: skip
         self.id = id_
+        self.word = "tsk_" + id_.hex()
         self.key = key
         self.type = type_
         self.name = name
@@ -62,7 +65,7 @@ class Task:
 
     def words(self) -> dict[str, Any]:
         """As events to the chart name it."""
-        return {"id": ids.shown("tsk", self.id), "name": self.name, "type": self.type}
+        return {"id": self.word, "name": self.name, "type": self.type}
 
 
 class TaskCall(Call):
@@ -79,12 +82,12 @@ class TaskCall(Call):
         self.task = task
 
 
-def create(ex: ChartExecution, plan: TaskPlan, place: str, invoke_id: str | None, visit: int) -> None:
+def create(ex: ChartExecution, plan: TaskPlan, place: str, invoke_id: str | None, visit: int, now: int) -> None:
     """Into the turn: a row, a history entry, and the call that will run it. `place`: turn and index of its birth."""
-    now, type_ = ex.worker.now(), plan.type
+    type_ = plan.type
     key = f"{plan.name}/{place}"
-    id_ = ids.effect_id(ex.tenant_id, ex.id, key)
-    word = id_.hex()
+    id_ = ex.task_id(key)
+    task = Task(id_, key, type_, plan.name, plan.input, plan.options, plan.raw_options, invoke_id, visit)
     at_once = type_ in AUTOMATIC and (plan.run_at is None or plan.run_at <= now)
     run_at = None if at_once or type_ == "HUMAN" else plan.run_at if plan.run_at is not None else now
     ex.beyond_history()
@@ -97,13 +100,12 @@ def create(ex: ChartExecution, plan: TaskPlan, place: str, invoke_id: str | None
         plan.follow_up_at, invoke_id, visit, now, now if at_once else None,
     )  # fmt: skip
     if at_once:
-        payload = f'{{"task":"tsk_{word}","type":"{type_}"}}'.encode()
+        payload = f'{{"task":"{task.word}","type":"{type_}"}}'.encode()
     else:
-        words: dict[str, Any] = {"task": f"tsk_{word}", "type": type_, "run_at": run_at}
+        words: dict[str, Any] = {"task": task.word, "type": type_, "run_at": run_at}
         words |= {name: getattr(plan, name) for name in ("assignee", "groups", "due_at")}
         payload = codec.encode({name: value for name, value in words.items() if value is not None})
     ex.record(h.TASK_CREATED, key, payload)
-    task = Task(id_, key, type_, plan.name, plan.input, plan.options, plan.raw_options, invoke_id, visit)
     open_task(ex, task, run_at, None, None)
 
 
@@ -193,7 +195,7 @@ def _timeout(handler: TaskHandler, task: Task) -> float | None:
     return (given if given is not None else EFFECT_TIMEOUT) + 5
 
 
-_policies: dict[tuple[int, bytes], RetryPolicy] = {}
+_policies: dict[tuple[int, bytes], tuple[TaskHandler, RetryPolicy]] = {}
 POLICIES_MAX = 1000
 
 
@@ -201,15 +203,15 @@ def _policy(handler: TaskHandler, task: Task) -> RetryPolicy:
     """Worked out once for each handler and set of options."""
     key = (id(handler), task.raw_options)
     found = _policies.get(key)
-    if found is None:
+    if found is None or found[0] is not handler:
         if len(_policies) >= POLICIES_MAX:
             _policies.clear()
         options = task.options
-        found = policy_from(
+        policy = policy_from(
             options.get("max_attempts", 3), _backoff(options.get("backoff")), _timeout(handler, task), None
         )
-        _policies[key] = found
-    return found
+        found = _policies[key] = (handler, policy)
+    return found[1]
 
 
 def _spec(handler: TaskHandler, task: Task) -> StepSpec | EffectSpec | TransactionSpec:
@@ -272,7 +274,7 @@ def info(ex: ChartExecution, call: TaskCall) -> TaskInfo:
     if task.type == "HTTP" and "timeout" in task.options:
         options["timeout"] = _seconds(task.options["timeout"], None)
     return TaskInfo(
-        tenant_id=ex.tenant_id, instance_id=ids.instance_word(ex.id), task_id=ids.shown("tsk", task.id),
+        tenant_id=ex.tenant_id, instance_id=ids.instance_word(ex.id), task_id=task.word,
         workflow=ex.claimed.definition_key, version=ex.claimed.definition_version, type=task.type, name=task.name,
         attempt=call.state.attempt, idempotency_key=ids.idempotency_key(task.id),
         not_after=call.state.not_after / 1_000_000 if call.kind == "effect" else None, input=task.input,
@@ -280,7 +282,11 @@ def info(ex: ChartExecution, call: TaskCall) -> TaskInfo:
     )  # fmt: skip
 
 
-def change(ex: ChartExecution, call: TaskCall, status: str, **fields: Any) -> None:
+def change(
+    ex: ChartExecution, call: TaskCall, status: str, *, run_at: int | None = None, output: bytes | None = None,
+    error: bytes | None = None, standing_type: str | None = None, standing: bytes | None = None,
+    completed_by: str | None = None,
+) -> None:  # fmt: skip
     """The task's row after this turn. Several changes in one turn become one: the last."""
     now, id_ = ex.worker.now(), call.task.id
     settled = now if status not in ("pending", "running") else None
@@ -289,16 +295,16 @@ def change(ex: ChartExecution, call: TaskCall, status: str, **fields: Any) -> No
     born = ex.tasks.get(id_)
     if born is not None:  # in this very turn: one row, as it stands at the end of it
         ex.tasks[id_] = born._replace(
-            status=status, run_at=fields.get("run_at"), attempts=call.state.attempt, locked_by=locked_by,
+            status=status, run_at=run_at, attempts=call.state.attempt, locked_by=locked_by,
             locked_at=now if locked_by else None, completed_at=settled, closed_at=settled,
-            **{k: fields[k] for k in ("standing_type", "standing", "output", "error") if fields.get(k) is not None},
+            standing_type=standing_type or born.standing_type, standing=standing or born.standing,
+            output=output or born.output, error=error or born.error,
         )  # fmt: skip
         return
     before = ex.task_changes.get(id_)
     made = TaskChange(
-        ex.tenant_id, id_, ex.id, status, fields.get("run_at"), call.state.attempt, locked_by, ex.fence,
-        fields.get("output"), fields.get("error"), fields.get("standing_type"), fields.get("standing"), now, settled,
-        fields.get("completed_by"), ex.id,
+        ex.tenant_id, id_, ex.id, status, run_at, call.state.attempt, locked_by, ex.fence, output, error,
+        standing_type, standing, now, settled, completed_by, ex.id,
         codec.encode(kept_input(call.task)) if settled and "redact" in call.task.options else None,
     )  # fmt: skip
     if before is not None and made.standing is None:

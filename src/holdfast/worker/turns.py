@@ -155,16 +155,21 @@ class UnderClaim:
             list(self.task_changes.values()),
         )  # fmt: skip
 
-    def submit(self, status: str = "", **fields: Any) -> None:
+    def submit(
+        self, status: str = "", *, waiting_on: str | None = None, run_at: int | None = None, release: bool = True,
+        woken: int | None = None, result: bytes | None = None, last_error: bytes | None = None,
+        compensation: str | None = None, snapshot: bytes | None = None, current_state: str | None = None,
+        completed_at: int | None = None, definition_version: int | None = None,
+    ) -> None:  # fmt: skip
+        """Send the turn on its way. Without a status the instance's own row stays as it is."""
         turn = self.seal_turn(self.entries)
         last = turn.history[-1]
         self.seq, self.hash = last[2], last[9]
         if status:
             turn.change = Change(
-                self.tenant_id, self.id, self.fence, status, fields.get("waiting_on"), fields.get("run_at"),
-                fields.get("release", True), fields.get("woken", self.woken), self.seq, self.hash,
-                fields.get("result"), fields.get("last_error"), fields.get("compensation"), fields.get("snapshot"),
-                fields.get("current_state"), fields.get("completed_at"), fields.get("definition_version"),
+                self.tenant_id, self.id, self.fence, status, waiting_on, run_at, release,
+                self.woken if woken is None else woken, self.seq, self.hash, result, last_error, compensation,
+                snapshot, current_state, completed_at, definition_version,
             )  # fmt: skip
         self._begin_turn()
         self.committing = True

@@ -83,19 +83,21 @@ class _Step:
         "seq", "status", "taken", "timers", "visits",
     )  # fmt: skip
 
-    def __init__(self, chart: Chart, config: Configuration, context: dict[str, Any], now: int, seq: int) -> None:
+    def __init__(
+        self, chart: Chart, config: Configuration, scope: Scope, now: int, before: Snapshot | None = None
+    ) -> None:
         self.chart = chart
         self.config = config
-        self.scope = Scope(context, {}, config.state)
+        self.scope = scope
         self.now = now
-        self.seq = seq
         self.status = "active"
         self.output: Any = None
         self.error: Any = None
-        self.history: dict[str, list[str]] = {}
-        self.children: dict[str, Child] = {}
-        self.timers: dict[str, Timer] = {}
-        self.visits = 0
+        self.history: dict[str, list[str]] = {} if before is None else before.history_value
+        self.children: dict[str, Child] = {} if before is None else before.children.copy()
+        self.timers: dict[str, Timer] = {} if before is None else before.timers.copy()
+        self.visits = 0 if before is None else before.visits
+        self.seq = 1 if before is None else before.seq + 1
         self.queue: deque[dict[str, Any]] = deque()
         self.effects: list[Effect] = []
         self.taken: list[Taken] = []
@@ -341,8 +343,7 @@ def _final(active: frozenset[int], node: Node) -> bool:
 def start(chart: Chart, input_: Any, now: int) -> ChartTurn:
     """The first turn of an instance."""
     first = initial_plan(chart)
-    step = _Step(chart, first.after, {}, now, 1)
-    step.scope.event = {"type": INIT, "input": input_}
+    step = _Step(chart, first.after, Scope({}, {"type": INIT, "input": input_}, first.after.state), now)
     step.scope.context = chart.context.of(step.scope)
     step.microstep(first)
     step.run_to_completion()
@@ -357,12 +358,7 @@ def advance(
     if snapshot.status != "active" or (answer is not None and _is_stale(snapshot, answer)):
         return ChartTurn(snapshot, [], [], False, True, config.text)
     type_ = event["type"]
-    step = _Step(chart, config, snapshot.context, now, snapshot.seq + 1)
-    step.scope.event = event
-    step.history = snapshot.history_value
-    step.children = dict(snapshot.children)
-    step.timers = dict(snapshot.timers)
-    step.visits = snapshot.visits
+    step = _Step(chart, config, Scope(snapshot.context, event, config.state), now, snapshot)
     if answer is not None:
         _answered(step, answer)
     transitions = select(chart, config, step.scope, type_)

@@ -32,6 +32,16 @@ from c
 where i.tenant_id = c.tenant_id and i.id = c.id and i.fence = c.fence
 returning id, locked_by is not null
 
+-- name: commit_moves
+-- An instance that goes on under the same claim: what `commit_changes` comes to when nothing is handed back or ended.
+with c(tenant_id, id, fence, status, waiting_on, seq, hash, snapshot, current_state) as (values {rows})
+update holdfast.instances as i set
+  status = c.status, waiting_on = c.waiting_on, run_at = null, attempts = 0, seq = c.seq, hash = c.hash,
+  snapshot = coalesce(c.snapshot, i.snapshot), current_state = coalesce(c.current_state, i.current_state),
+  completed_at = null
+from c
+where i.tenant_id = c.tenant_id and i.id = c.id and i.fence = c.fence
+
 -- name: commit_starts
 with s(tenant_id, id, kind, definition_key, definition_version, business_key, queue, priority, run_at, input,
        parent_id, parent_step, trace_id, created_at, by_id, claimed_by) as (values {rows})
@@ -112,4 +122,3 @@ update holdfast.tasks as t set
 from c
 where t.tenant_id = c.tenant_id and t.id = c.id and t.closed_at is null
   and (c.by_id is not null or t.completed_at is null)
-returning id
