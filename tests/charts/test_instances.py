@@ -22,6 +22,7 @@ from holdfast import (
 )
 from holdfast.testing import FakeProvider, Harness
 from tests.charts.support import EXPENSE, app, human
+from tests.support.auditor import assert_sound
 
 LATER = {"type": "createTask", "params": {"type": "TIMER", "name": "later", "delay": "P1D"}}
 
@@ -502,3 +503,34 @@ async def test_the_inbox_is_asked_for_by_person_group_type_and_status(url: str) 
         await test.run_until_idle()
         assert await names(instance=handle.id) == ["t1", "t2", "t4"]
         assert sorted(await names(instance=handle.id, status=None)) == ["t1", "t2", "t3", "t4"]
+
+
+async def test_a_chart_sends_events_to_another_instance_and_to_itself(url: str) -> None:
+    to = {"@expr": "event.to"}
+    sending = {
+        "id": "sending", "context": {"got": 0}, "initial": "on", "output": {"@expr": "context.got"},
+        "states": {
+            "on": {"on": {
+                "tell": {"actions": {"type": "send", "to": to, "event": {"type": "note", "n": {"@expr": "event.n"}}}},
+                "note": {"actions": {"type": "assign", "assign": {"got": {"@expr": "context.got + event.n"}}}},
+                "stop": "off",
+            }},
+            "off": {"type": "final"},
+        },
+    }  # fmt: skip
+    async with Harness(Holdfast("sqlite:///unused.db"), url=url) as test:
+        await test.publish(sending)
+        one, two = await test.start("sending"), await test.start("sending")
+        await one.send("tell", {"to": two.id, "n": 1})
+        await one.send("tell", {"to": one.id, "n": 10})
+        await one.send("tell", {"to": "nobody", "n": 100})
+        await test.run_until_idle()
+        for handle in (one, two):
+            await handle.send("stop")
+        await test.run_until_idle()
+        assert (await one.result(0), await two.result(0)) == (10, 1)
+        sent = [e.payload for e in await one.history() if e.type == "EVENT_SENT"]
+        assert [words["to"] for words in sent] == [two.id, one.id, "nobody"]
+        assert "not an id" in sent[2]["error"] and "error" not in sent[1]
+        assert (await test.verify()).faults == []
+    assert_sound(url)

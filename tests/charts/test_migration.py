@@ -88,3 +88,24 @@ async def test_a_chart_that_could_not_go_on_goes_on_by_a_mended_version(url: str
             assert (await handle.migrate(2, actor="ann")).outcome == "migrated"
             await handle.result(10)
         assert (await handle.status()).status == "completed"
+
+
+async def test_a_migration_whose_task_cannot_be_made_changes_nothing_and_says_why(url: str) -> None:
+    async with Harness(Holdfast("sqlite:///unused.db"), url=url) as test:
+        await test.publish(chart("review"))
+        handle = await test.start("moving")
+        await test.run_until_idle()
+        invoked = {"id": "w", "src": {"task": {"type": "HUMAN", "name": "w", "priority": {"@expr": "context.n"}}}}
+        newer = chart("check")
+        newer["states"]["check"]["invoke"] = invoked
+        await test.publish(newer)
+        async with test.worker():
+            moved = await handle.migrate(2, {"review": "check"}, actor="ann", start=["w"], context={"n": 5_000})
+            assert moved.outcome == "refused" and "priority" in moved.problems[0]
+            assert (await handle.status()).version == 1
+            assert not [e for e in await handle.history() if e.type == "INSTANCE_MIGRATED"]
+            moved = await handle.migrate(2, {"review": "check"}, actor="ann", start=["w"], context={"n": 5})
+            assert moved.outcome == "migrated"
+        await test.run_until_idle()
+        assert {task.name for task in await test.tasks.list()} == {"look", "w"}
+        assert (await test.verify()).faults == []

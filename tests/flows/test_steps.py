@@ -238,7 +238,7 @@ async def test_a_failing_step_is_tried_again_with_growing_pauses_and_then_succee
 
     handle = await harness.start("flaky")
     await harness.run_until_idle()
-    assert (await handle.status()).waiting_on == "attempt 2 of step 'flaky' until 2026-01-01 09:00:01 UTC"
+    assert (await handle.status()).waiting_on == "attempt 2 of step 'flaky' until 2026-01-01T09:00:01Z"
     assert await harness.finish(handle) == "there"
     pauses = [(b - a) / 1_000_000 for a, b in pairwise(moments)]
     assert pauses == [1, 2, 4]

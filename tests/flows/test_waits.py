@@ -23,7 +23,7 @@ async def test_a_sleep_ends_when_its_time_has_come_and_not_before(harness: Harne
     handle = await harness.start("nap")
     await harness.advance(timedelta(days=14) - timedelta(microseconds=1))
     view = await handle.status()
-    assert (view.status, view.waiting_on) == ("waiting", "timer 'nap' until 2026-01-15 09:00:00 UTC")
+    assert (view.status, view.waiting_on) == ("waiting", "timer 'nap' until 2026-01-15T09:00:00Z")
     await harness.advance(microseconds=1)
     assert await handle.result(timeout=0) == ["2026-01-01T09:00:00+00:00", "2026-01-15T09:00:00+00:00"]
 
@@ -103,7 +103,7 @@ async def test_a_signal_sent_during_the_wait_ends_it(harness: Harness) -> None:
 
     handle = await harness.start("late")
     await harness.advance(days=1)
-    assert (await handle.status()).waiting_on == "signal 'confirmed' until 2026-01-04 09:00:00 UTC"
+    assert (await handle.status()).waiting_on == "signal 'confirmed' until 2026-01-04T09:00:00Z"
     await handle.signal("confirmed", {"by": "ann"}, id="evt-7")
     await harness.run_until_idle()
     assert await handle.result(timeout=0) == {"by": "ann"}

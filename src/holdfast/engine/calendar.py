@@ -13,6 +13,11 @@ WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", 
 _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?\Z")
 
 
+def moment_text(at: int) -> str:
+    """A moment as people and charts read it: ISO 8601, whole seconds, UTC."""
+    return datetime.fromtimestamp(at / SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def moment_of(text: Any) -> int | str:
     """Microseconds of an RFC 3339 moment with its offset, or what is wrong with it."""
     if not isinstance(text, str):

@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
+from holdfast.engine.calendar import moment_text
 from holdfast.engine.effects import AskPerson, Found, LookUp, Repeat, after_unknown, known_from, opens_at
 from holdfast.engine.journal import RowWords
 from holdfast.engine.replay import Call
@@ -280,12 +281,10 @@ def _row(ex: UnderClaim, call: Call, state: str, **fields: Any) -> None:
 
 
 def describe(call: Call) -> str:
-    from holdfast.worker.execution import moment
-
     standing: EffectStanding = call.state
     if standing.next == "person":
         return f"a person: the outcome of effect {call.key!r} is unknown ({standing.reason})"
-    until = f" at {moment(standing.at)}" if standing.at is not None else ""
+    until = f" at {moment_text(standing.at)}" if standing.at is not None else ""
     if standing.next == "lookup":
         return f"a lookup of effect {call.key!r}{until}"
     return f"attempt {standing.attempt + 1} of effect {call.key!r}{until}"

@@ -7,13 +7,13 @@ is committed; only then do handlers start. This module decides and remembers; `r
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
+from holdfast.engine.calendar import moment_text
 from holdfast.engine.context import Context
 from holdfast.engine.errors import HoldfastError
 from holdfast.engine.journal import RowWords, read, words_from
@@ -417,7 +417,7 @@ def describe(call: Call) -> str:
     standing = call.state
     if call.kind == "effect":
         return effects.describe(call)
-    until = f" until {moment(standing.at)}" if standing.at is not None else ""
+    until = f" until {moment_text(standing.at)}" if standing.at is not None else ""
     if call.kind == "sleep":
         return f"timer {call.key!r}{until}"
     if call.kind == "signal":
@@ -425,7 +425,3 @@ def describe(call: Call) -> str:
     if call.kind == "child":
         return f"child {call.key!r}"
     return f"attempt {standing.attempt} of {call.kind} {call.key!r}{until}"
-
-
-def moment(at: int) -> str:
-    return datetime.fromtimestamp(at / 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

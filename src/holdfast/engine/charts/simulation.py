@@ -14,11 +14,11 @@ It must not know what tasks really do; a TIMER task is the only one that answers
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
 
+from holdfast.engine.calendar import moment_text
 from holdfast.engine.charts.interpreter import INIT, Answer, ChartTurn, Effect, advance, start
 from holdfast.engine.charts.nodes import Chart, StepFault
 from holdfast.engine.charts.simulated_turns import SimulatedTurn, as_json, refused_turn, taken_turn
@@ -126,7 +126,7 @@ class _Simulation:
         if type_.startswith("xstate."):
             raise self.refuse(f"{type_!r} comes from the engine: use $timer, $done or $error")
         # As the worker passes it on: with the moment at which it was sent.
-        sent_at = datetime.fromtimestamp(self.now / 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        sent_at = moment_text(self.now)
         self._step({**given, "at": sent_at}, None)
 
     # -- time

@@ -1,0 +1,89 @@
+"""How an instance of a chart ends: nothing new begins, what may have happened is settled, then the last turn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.engine import codec, ids
+from holdfast.engine import history as h
+from holdfast.engine.charts.snapshots import Waiting
+from holdfast.engine.turns import DeadLetter
+from holdfast.store.port import PendingEvent
+from holdfast.worker import children, settling
+from holdfast.worker.tasks import TaskCall
+from holdfast.worker.turns import ALWAYS
+from holdfast.worker.undo import Undo
+
+if TYPE_CHECKING:
+    from holdfast.worker.charts import ChartExecution
+
+
+def reached(ex: ChartExecution) -> None:
+    """The chart itself says that it is done, or that it cannot go on."""
+    snapshot = ex.snapshot
+    assert snapshot is not None
+    if snapshot.status == "done":
+        begin(ex, "completed", None)
+    else:
+        error = snapshot.error if isinstance(snapshot.error, dict) else {"message": str(snapshot.error)}
+        begin(ex, "failed", {"type": "TaskFailed"} | error)
+
+
+def unhandled_failure(ex: ChartExecution, waiting: Waiting) -> None:
+    """A task is out of attempts and no state takes its failure."""
+    task, error = waiting.event.get("task") or {}, waiting.event.get("error") or {}
+    words = {
+        "type": "TaskFailed", "task": task,
+        "message": f"task {task.get('name')!r} failed and no state takes {waiting.event['type']!r}: "
+        f"{error.get('message', '')}",
+    }  # fmt: skip
+    ex.beyond_history()
+    ex.dead_letters.append(DeadLetter(
+        ex.tenant_id, ids.derived("dead", ex.tenant_id, ex.id, str(task.get("id"))), "task", ex.id,
+        ex.claimed.definition_key, words["message"][:500], codec.encode(words), ex.worker.now(),
+    ))  # fmt: skip
+    begin(ex, "failed", words)
+
+
+def cancel(ex: ChartExecution, event: PendingEvent) -> None:
+    words = codec.decode(event.payload)
+    ex.consume(event)
+    if ex.undo is not None:  # it is ending already: the request is noted, nothing else follows
+        ex.record(h.INSTANCE_RESUMED, "cancel", event.payload)
+        return
+    error = {"type": "Cancelled", "message": words.get("reason") or "cancelled", "actor": words.get("actor")}
+    ex.record(h.INSTANCE_CANCELLING, "", codec.encode({"error": error, "reason": error["message"]}))
+    begin(ex, "cancelled", error)
+
+
+def begin(ex: ChartExecution, status: str, error: dict[str, Any] | None) -> None:
+    """Nothing new begins. What may have happened is settled first; the rest is dropped."""
+    ex.undo = Undo(status, error or {})
+    ex.inbox.clear()
+    for call in list(ex.open.values()):
+        assert isinstance(call, TaskCall)
+        settling.drop(ex, call, f"the instance is {status}")
+    if ex.snapshot is not None:
+        for id_, child in ex.snapshot.children.items():
+            if child.workflow and not child.answered:
+                children.cancel(ex, f"{id_}@{child.visit}", "its parent is ending")
+
+
+def go_on(ex: ChartExecution, words: dict[str, Any]) -> None:
+    """An earlier claim began to end it."""
+    ex.undo = Undo(words["status"], words.get("error") or {})
+
+
+def finish(ex: ChartExecution) -> None:
+    """Everything is settled: the last turn."""
+    assert ex.undo is not None
+    if ex.undo.status != "completed":
+        ex.end(ex.undo.status, ex.undo.error, **ex.where())
+        return
+    assert ex.snapshot is not None
+    result = codec.encode(ex.snapshot.output, "the chart's output", ex.worker.payload_limit)
+    ex.record(h.INSTANCE_COMPLETED, ex.claimed.definition_key, b'{"result":' + result + b"}")
+    ex.tell_parent("completed", result, None)
+    ex.submit(status="completed", result=result, woken=ALWAYS, completed_at=ex.worker.now(), **ex.where())
+    if ex.worker.verbose:
+        ex.worker.note(ex, "instance_completed")
