@@ -17,9 +17,36 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast import Context, Holdfast, StepInfo
+from holdfast import Context, Holdfast, StepInfo, TaskInfo
 
 STEPS = 5
+
+
+def task(name: str, handler: str, on_done: str, given: Any = None, **more: Any) -> dict[str, Any]:
+    """A state that waits for one SYSTEM task."""
+    src = {"task": {"type": "SYSTEM", "name": name, "handler": handler, "input": given or {"@expr": "context"}}}
+    return {"invoke": {"id": name, "src": src, "onDone": on_done, **more}}
+
+
+def chart(key: str, initial: Any, **states: Any) -> dict[str, Any]:
+    context = {"pause": {"@expr": "has(event.input.pause) ? event.input.pause : 0.0"},
+               "thread": {"@expr": "has(event.input.thread) && event.input.thread"}}  # fmt: skip
+    return {"id": key, "context": context, "initial": initial, "states": {**states, "over": {"type": "final"}}}
+
+
+# The same work as below, asked for by charts. A thread or none is chosen on the way in.
+def choose(name: str) -> dict[str, Any]:
+    return {"always": [{"guard": {"@expr": "context.thread"}, "target": f"{name}InAThread"}, {"target": name}]}
+
+
+CHARTS = [
+    chart("chart-one", "choose", choose=choose("s1"), s1=task("s1", "work", "over"),
+          s1InAThread=task("s1", "work in a thread", "over")),
+    chart("chart-paid", "choose", choose=choose("pay"), pay=task("pay", "pay", "after"),
+          payInAThread=task("pay", "pay in a thread", "after"), after=task("after", "work", "over", {"pause": 0})),
+    chart("charted", "s1", s1=task("s1", "work", "book"), book=task("book", "book", "pay"),
+          pay=task("pay", "pay", "nap", onError="nap"), nap={"after": {"300": "s2"}}, s2=task("s2", "work", "over")),
+]  # fmt: skip
 
 
 class Log:
@@ -32,8 +59,9 @@ class Log:
     def write(self, **words: Any) -> None:
         os.write(self._file, json.dumps({"at": time.monotonic_ns(), "pid": os.getpid(), **words}).encode() + b"\n")
 
-    def note(self, event: str, info: StepInfo) -> None:
-        self.write(event=event, instance=info.instance_id, step=info.step, attempt=info.attempt)
+    def note(self, event: str, info: StepInfo | TaskInfo) -> None:
+        step = info.name if isinstance(info, TaskInfo) else info.step
+        self.write(event=event, instance=info.instance_id, step=step, attempt=info.attempt)
 
 
 def build(url: str, logs: Path) -> Holdfast:
@@ -52,7 +80,7 @@ def build(url: str, logs: Path) -> Holdfast:
         executions.note("end", info)
         return number * 10
 
-    def call_provider(info: StepInfo) -> dict[str, str]:
+    def call_provider(info: StepInfo | TaskInfo) -> dict[str, str]:
         provider.write(event="call", key=info.idempotency_key, instance=info.instance_id, attempt=info.attempt)
         return {"id": f"prov-{info.idempotency_key[:8]}"}
 
@@ -148,6 +176,46 @@ def build(url: str, logs: Path) -> Holdfast:
         await ctx.step("s2", work, 2, input.get("pause", 0.0))
         return booking
 
+    @hf.task_handler("SYSTEM", "work")
+    async def work_of(given: dict[str, Any], info: TaskInfo) -> int:
+        executions.note("start", info)
+        await asyncio.sleep(given["pause"])
+        executions.note("end", info)
+        return info.attempt
+
+    @hf.task_handler("SYSTEM", "work in a thread")
+    def work_of_in_a_thread(given: dict[str, Any], info: TaskInfo) -> int:
+        executions.note("start", info)
+        time.sleep(given["pause"])
+        executions.note("end", info)
+        return info.attempt
+
+    @hf.task_handler("SYSTEM", "pay", kind="effect")
+    async def pay_of(given: dict[str, Any], info: TaskInfo) -> dict[str, str]:
+        executions.note("start", info)
+        receipt = call_provider(info)
+        await asyncio.sleep(given["pause"])
+        executions.note("end", info)
+        return receipt
+
+    @hf.task_handler("SYSTEM", "pay in a thread", kind="effect")
+    def pay_of_in_a_thread(given: dict[str, Any], info: TaskInfo) -> dict[str, str]:
+        executions.note("start", info)
+        receipt = call_provider(info)
+        time.sleep(given["pause"])
+        executions.note("end", info)
+        return receipt
+
+    def book_task_sqlite(tx: Any, given: Any, info: TaskInfo) -> int:
+        tx.execute("insert into bookings (instance) values (?)", (info.instance_id,))
+        return 1
+
+    async def book_task_postgres(tx: Any, given: Any, info: TaskInfo) -> int:
+        await tx.execute("insert into bookings (instance) values ($1)", info.instance_id)
+        return 1
+
+    book = book_task_sqlite if url.startswith("sqlite") else book_task_postgres
+    hf.task_handler("SYSTEM", "book", kind="transaction")(book)
     return hf
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import apsw
 import psycopg
 
-from tests.processes.app import build
+from tests.processes.app import CHARTS, build
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 60.0
@@ -124,8 +124,9 @@ class Fleet:
         import asyncio
 
         async def run() -> None:
-            async with build(self.url, self.logs):
-                pass
+            async with build(self.url, self.logs) as hf:
+                for chart in CHARTS:
+                    await hf.publish(chart)
 
         asyncio.run(run())
         self.execute("create table bookings (instance text not null)")

@@ -9,7 +9,7 @@ from holdfast import EffectNotOpen
 from tests.processes.fleet import Fleet, wait_until
 from tests.support.auditor import assert_sound
 
-KINDS = ("saga", "family", "booked", "paid", "called", "sleeper")
+KINDS = ("saga", "family", "booked", "paid", "called", "sleeper", "charted")
 
 
 class Mixture:
@@ -40,7 +40,7 @@ class Mixture:
 
     def settled(self) -> bool:
         """Whether everything has ended, with a person's help where an outcome is unknown."""
-        if self.fleet.counts(definition_key="paid").get("waiting"):
+        if any(self.fleet.counts(definition_key=kind).get("waiting") for kind in ("paid", "charted")):
             self.settle_unknown_effects()
         return self.ended()
 
@@ -66,9 +66,9 @@ class Mixture:
         [(fences,)] = fleet.execute("select count(*) from holdfast.workers where fenced_at is not null")
         assert fleet.counts(definition_key="five") == {"completed": self.count + self.each}
         assert fleet.counts(definition_key="saga") == {"failed": self.each}
-        for kind in ("family", "booked", "called", "sleeper"):
+        for kind in ("family", "booked", "called", "sleeper", "charted"):
             assert fleet.counts(definition_key=kind) == {"completed": self.each}, kind
-        assert sorted(fleet.execute("select count(*) from bookings group by instance")) == [(1,)] * self.each
+        assert sorted(fleet.execute("select count(*) from bookings group by instance")) == [(1,)] * self.each * 2
         results = fleet.execute("select result from holdfast.instances where definition_key = 'called'")
         assert {bytes(result) for (result,) in results} == {b'["a","b"]'}
         calls = fleet.provider_calls()

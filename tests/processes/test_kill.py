@@ -33,6 +33,7 @@ def test_workers_killed_one_after_the_other_lose_nothing(fleet: Fleet) -> None:
         *fleet.start("family", [{"pause": 0.05} for _ in range(40)]),
         *fleet.start("booked", [{"pause": 0.05} for _ in range(40)]),
         *fleet.start("sleeper", [{"seconds": 1.0} for _ in range(40)]),
+        *fleet.start("chart-one", [{"pause": 0.05, "thread": n % 5 == 0} for n in range(40)]),
     ]
     kills = 3
     for _ in range(kills):
@@ -41,7 +42,7 @@ def test_workers_killed_one_after_the_other_lose_nothing(fleet: Fleet) -> None:
         fleet.processes[-1].kill()
         fleet.worker(concurrency=100)
     fleet.wait_all_ended()
-    assert fleet.counts() == {"completed": 260, "failed": 40}
+    assert fleet.counts() == {"completed": 300, "failed": 40}
     fleet.assert_in_order(again=kills)
     fleet.assert_never_two_at_once()
     assert sorted(fleet.execute("select count(*) from bookings group by instance")) == [(1,)] * 40
@@ -50,12 +51,13 @@ def test_workers_killed_one_after_the_other_lose_nothing(fleet: Fleet) -> None:
 
 def test_a_manual_effect_in_flight_at_the_kill_waits_for_a_person(fleet: Fleet) -> None:
     first = fleet.worker(concurrency=50)
-    slow = fleet.start("paid", [{"pause": 30, "thread": n % 2 == 0, "bare": n < 4} for n in range(8)])
-    quick = fleet.start("paid", [{} for _ in range(20)])
+    slow = fleet.start("paid", [{"pause": 30, "thread": n % 2 == 0, "bare": n < 2} for n in range(4)])
+    slow += fleet.start("chart-paid", [{"pause": 30, "thread": n % 2 == 0} for n in range(4)])
+    quick = [*fleet.start("paid", [{} for _ in range(10)]), *fleet.start("chart-paid", [{} for _ in range(10)])]
     wait_until(lambda: len(fleet.provider_calls()) == 28 and fleet.ended() == 20, "the slow ones are being paid")
     first.kill()
     fleet.worker(concurrency=50)
-    for_a_person = "select 1 from holdfast.instances where waiting_on like 'a person: %' and run_at is null"
+    for_a_person = "select 1 from holdfast.instances where waiting_on like '%%a person: %%' and run_at is null"
     wait_until(lambda: len(fleet.execute(for_a_person)) == 8, lambda: f"eight wait for a person: {fleet.stuck()}")
     assert len(fleet.provider_calls()) == 28, "the provider was called again"
     assert_sound(fleet.url, provider_calls=fleet.provider_calls(), acknowledged=[*slow, *quick])
@@ -78,7 +80,7 @@ def test_a_manual_effect_in_flight_at_the_kill_waits_for_a_person(fleet: Fleet) 
     fleet.do(settle)
     wait_until(lambda: fleet.ended() == 26, lambda: f"six are settled: {fleet.counts()}")
     wait_until(lambda: len(fleet.provider_calls()) == 30, "two are started again, with the same keys")
-    assert fleet.counts() == {"completed": 24, "failed": 2, "running": 2}
+    assert fleet.counts() == {"completed": 24, "failed": 2, "running": 2}, fleet.stuck()
     assert len(set(fleet.provider_calls())) == 28
     assert_sound(fleet.url, finished=False, provider_calls=fleet.provider_calls())
 

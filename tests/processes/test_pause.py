@@ -37,7 +37,8 @@ def test_on_postgres_a_woken_worker_cannot_finish_what_another_has_begun_again(p
     """The sharpest moment: the step is under way elsewhere, nothing new is in the history, and the old result comes."""
     fleet = postgres_fleet
     stopped = fleet.worker(concurrency=50, lease=LEASE)
-    fleet.start("one", [{"pause": 2.9, "thread": n % 2 == 0} for n in range(20)])
+    for kind in ("one", "chart-one"):
+        fleet.start(kind, [{"pause": 2.9, "thread": n % 2 == 0} for n in range(10)])
     wait_until(lambda: len(fleet.runs()) == 20, "all are in flight")
     stopped.stop()
     fleet.worker(concurrency=50, lease=LEASE)
@@ -45,7 +46,9 @@ def test_on_postgres_a_woken_worker_cannot_finish_what_another_has_begun_again(p
     stopped.wake()  # its own three seconds are over: twenty results at once, under a fence that is no more
     fleet.wait_all_ended()
     assert fleet.counts() == {"completed": 20}
-    done = "select fence, count(*) from holdfast.history where type = 'STEP_COMPLETED' group by fence"
+    done = (
+        "select fence, count(*) from holdfast.history where type in ('STEP_COMPLETED', 'TASK_COMPLETED') group by fence"
+    )
     assert fleet.execute(done) == [(2, 20)], "a fenced worker's result was taken"
     assert_sound(fleet.url)
 
@@ -54,11 +57,12 @@ def test_on_postgres_a_late_result_of_a_fenced_worker_is_kept_as_evidence_only(p
     fleet = postgres_fleet
     stopped = fleet.worker(concurrency=50, lease=LEASE)
     # Four will have come back when it wakes, before it knows that it was fenced; four in threads come back later.
-    fleet.start("paid", [{"pause": 7.0, "thread": True} if n < 4 else {"pause": 2.0} for n in range(8)])
+    for kind in ("paid", "chart-paid"):
+        fleet.start(kind, [{"pause": 7.0, "thread": True} if n < 2 else {"pause": 2.0} for n in range(4)])
     wait_until(lambda: len(fleet.provider_calls()) == 8, "all are being paid")
     stopped.stop()
     fleet.worker(concurrency=50, lease=LEASE)
-    for_a_person = "select 1 from holdfast.instances where waiting_on like 'a person: %' and run_at is null"
+    for_a_person = "select 1 from holdfast.instances where waiting_on like '%%a person: %%' and run_at is null"
     wait_until(lambda: len(fleet.execute(for_a_person)) == 8, lambda: f"eight wait for a person: {fleet.stuck()}")
     [(lost,)] = fleet.execute("select id from holdfast.workers where pid = %s", stopped.pid)
     stopped.wake()
@@ -78,7 +82,8 @@ def test_on_sqlite_a_stopped_worker_keeps_its_instances_and_goes_on(sqlite_fleet
     fleet = sqlite_fleet
     stopped = fleet.worker(concurrency=50)
     mine = fleet.start("five", [{"pause": 0.5} for _ in range(30)])
-    mine += fleet.start("paid", [{"pause": 0.5} for _ in range(10)])
+    mine += fleet.start("paid", [{"pause": 0.5} for _ in range(5)])
+    mine += fleet.start("chart-paid", [{"pause": 0.5} for _ in range(5)])
     wait_until(lambda: len(fleet.provider_calls()) == 10, "it is in the middle")
     stopped.stop()
     fleet.worker(concurrency=50)
