@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, TaskInfo
+from holdfast import Holdfast, TaskInfo, TaskNotOpen
+from holdfast.engine.turns import Outcome, Turn
 from holdfast.testing import FakeProvider, Harness
+from tests.charts.support import human
 from tests.flows.support import next_worker, query, until
 from tests.support.auditor import assert_sound
 
@@ -116,6 +118,36 @@ async def test_a_strict_event_that_ends_the_instance_is_not_told_that_it_came_to
         monkeypatch.setattr(store, "fetch", slow)
         await hf.send(handle.id, "stop", strict=True)
         assert seen
+
+
+async def test_a_word_that_is_overtaken_by_the_state_being_left_is_refused(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at = {
+        "id": "looked-at", "initial": "look",
+        "states": {
+            "look": {"invoke": {"src": {"task": human("look")["params"]}}, "after": {"P3D": "later"}},
+            "later": {},
+        },
+    }  # fmt: skip
+    async with Harness(Holdfast("sqlite:///unused.db"), url=url) as test:
+        await test.publish(looked_at)
+        handle = await test.start("looked-at")
+        await test.run_until_idle()
+        [task] = await test.tasks.list()
+        commit = test.service.commit
+
+        async def overtaken(turn: Turn) -> Outcome:
+            if turn.task_changes:  # it was open when the person looked
+                await test.advance(days=3)
+            return await commit(turn)
+
+        monkeypatch.setattr(test.service, "commit", overtaken)
+        with pytest.raises(TaskNotOpen, match="cancelled"):
+            await test.tasks.complete(task.id, {"ok": True}, actor="ann")
+        assert (await test.tasks.show(task.id)).completed_by is None
+        assert not [e for e in await handle.history() if e.type in ("TASK_LATE", "TASK_COMPLETED")]
+    assert_sound(url)
 
 
 async def test_what_a_fenced_workers_task_brings_is_evidence_and_moves_nothing(url: str) -> None:

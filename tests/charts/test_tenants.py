@@ -21,6 +21,8 @@ async def test_what_is_not_given_stays_as_it_is_also_when_two_change_at_once(url
             )
             found = await acme.policy()
             assert (list(found.http_hosts), found.ai_enabled) == (hosts, bool(n % 2))
+        await same.set_policy(ai_enabled=False, actor="bob")
+        assert not (await acme.set_policy(http_hosts=["other.example.org"], actor="ann")).ai_enabled
         with pytest.raises(BadInput, match="http_hosts"):
             await acme.set_policy(http_hosts=["x" * 300])
         assert (await one.tenant("other").policy()).http_hosts == ()
