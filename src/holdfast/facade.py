@@ -69,6 +69,8 @@ class Handle:
     async def signal(self, name: str, payload: Any = None, *, id: str | None = None) -> bool:
         """Send a signal. The same id twice is one signal; False says it was there already."""
         ids.check_name("signal name", name)
+        if name.startswith(OUR_EVENTS):
+            raise BadInput(f"event {name!r}: names that begin with {', '.join(OUR_EVENTS)} are the engine's own")
         raw = codec.encode(payload, f"the payload of signal {name!r}", self._service.payload_limit)
         event_id = _event_id(id)
         return await instances.send(
@@ -79,8 +81,6 @@ class Handle:
         self, event: str, payload: Any = None, *, id: str | None = None, strict: bool = False, timeout: float = 10.0
     ) -> bool:
         """Send an event. `strict`: wait for its turn, and raise EventNotTaken if no state takes it."""
-        if event.startswith("xstate."):
-            raise BadInput(f"event {event!r}: names that begin with xstate. are the chart's own")
         event_id = _event_id(id)
         new = await self.signal(event, payload, id=event_id)
         if strict:
@@ -117,11 +117,17 @@ class Handle:
         )  # fmt: skip
 
 
+OUR_EVENT_IDS = ("task:", "child:", "cancel:", "resolution:", "migrate:")
+OUR_EVENTS = ("xstate.", "task.done.", "task.failed.")
+
+
 def _event_id(given: str | None) -> str:
     if given is None:
         return uuid7().hex  # in the order of sending, also within one moment of the clock
     if not isinstance(given, str) or not 1 <= len(given) <= 200 or storable(given) != given:
         raise BadInput(f"event id is {given!r}: expected a text of 1 to 200 characters")
+    if given.startswith(OUR_EVENT_IDS):
+        raise BadInput(f"event id is {given!r}: ids that begin so are the engine's own; put a word of yours before it")
     return given
 
 

@@ -2,7 +2,8 @@
 
 Everything comes from `Outside(…)`, or from the environment where nothing is given:
 HOLDFAST_SMTP_URL and HOLDFAST_MAIL_FROM, or HOLDFAST_MAILBOX (a folder, for development);
-HOLDFAST_LLM_URL, HOLDFAST_LLM_MODEL and the secret HOLDFAST_SECRET_LLM_KEY.
+HOLDFAST_LLM_URL, HOLDFAST_LLM_MODEL and the secret HOLDFAST_SECRET_LLM_KEY. Where that gives nothing either, tasks
+are refused with what to set; only `holdfast dev` asks for stand-ins first.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,7 +26,7 @@ from holdfast.handlers.ai import AiHandler
 from holdfast.handlers.egress import Egress
 from holdfast.handlers.email import EmailHandler, SmtpMail
 from holdfast.handlers.http import HttpHandler
-from holdfast.handlers.llm import OpenAiCompatible
+from holdfast.handlers.llm import OpenAiCompatible, ScriptedLlm, answers_in
 from holdfast.handlers.mailbox import FileMailbox
 from holdfast.handlers.ports import Llm, Mail, Secrets
 from holdfast.handlers.secrets import EnvSecrets
@@ -43,6 +45,19 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     secrets: Secrets | None = None
     private_hosts: tuple[str, ...] = ()
     """Hosts in the own house (`127.0.0.1:8123`) that HTTP tasks may call where a tenant allows them by name."""
+
+
+def with_stand_ins(outside: Outside, *, mailbox: Path, answers: Path) -> Outside:
+    """The same, with a folder for mails and a file of a model's answers where nothing else is set up.
+
+    For `holdfast dev` alone: in production, a mail that nobody gets must not look sent, and a made-up answer not given.
+    What is set up by half is left as it is, so that its tasks say what is missing.
+    """
+    if outside.mail is None and not _in_environment("HOLDFAST_SMTP_URL", "HOLDFAST_MAILBOX"):
+        outside = msgspec.structs.replace(outside, mail=FileMailbox(mailbox))
+    if outside.llm is None and not _in_environment("HOLDFAST_LLM_URL", "HOLDFAST_LLM_MODEL"):
+        outside = msgspec.structs.replace(outside, llm=ScriptedLlm(answers_in(answers)))
+    return outside
 
 
 def handlers(outside: Outside, policies: Policies, clock: Callable[[], int]) -> dict[str, TaskHandler]:
@@ -84,6 +99,10 @@ def _not_set_up(words: str) -> Callable[..., Any]:
 
 def _set(hosts: Iterable[str]) -> frozenset[str]:
     return frozenset(hosts)
+
+
+def _in_environment(*names: str) -> bool:
+    return any(os.environ.get(name) for name in names)
 
 
 def _mail_from_environment() -> Mail | None:

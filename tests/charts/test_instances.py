@@ -102,7 +102,7 @@ async def test_an_event_nobody_takes_is_recorded_and_refused_when_strict(url: st
             with pytest.raises(EventNotTaken, match="takes no 'nonsense'"):
                 await test.send(handle.id, "nonsense", strict=True)
             assert await test.send(handle.id, "remind", strict=True)
-        with pytest.raises(BadInput, match="chart's own"):
+        with pytest.raises(BadInput, match="engine's own"):
             await test.send(handle.id, "xstate.done.actor.0.expense.posting")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -39,3 +40,13 @@ async def test_of_charts_published_at_once_each_content_gets_one_version(url: st
             {(view.version, view.hash) for view in await one.definitions.list(key="many")}
         )
         assert sorted({view.version for view in views}) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("hosts", ["api.example.org", ["http://x/y"], ["a b"], [""], [5]])
+async def test_hosts_that_cannot_be_meant_are_refused(url: str, hosts: Any) -> None:
+    async with Holdfast(url) as hf:
+        with pytest.raises(BadInput, match="http_hosts"):
+            await hf.tenant("acme").set_policy(http_hosts=hosts)
+        with pytest.raises(BadInput, match="ai_enabled"):
+            await hf.tenant("acme").set_policy(ai_enabled="no")  # type: ignore[arg-type]
+        await hf.tenant("acme").set_policy(http_hosts=["*.example.org", "http://127.0.0.1:8080", "[::1]:9"])

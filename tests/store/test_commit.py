@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.engine.turns import Consumed, DeadLetter, EffectRow, NewEvent, Outcome, Turn
+from holdfast.store.port import claimed_at_birth
 from tests.store.support import (
     a_turn,
     a_worker,
@@ -230,3 +231,37 @@ async def test_a_worker_that_is_fenced_but_still_named_in_the_claim_writes_nothi
     assert await store.commit(worker_id, [a_turn(store, one)]) == [Outcome.FENCED]
     assert await store.commit(worker_id, [ending(store, one, a_turn(store, one))]) == [Outcome.FENCED]
     assert await history_of(store, one) == []
+
+
+async def test_a_child_that_is_told_something_in_the_turn_that_starts_it_hears_of_it(store: Any) -> None:
+    worker_id, one = await claimed_one(store)
+    child, cancel = an_instance(store, by=one.id, parent_id=one.id, run_at=store.now() + 60_000_000), "cancel:1"
+    turn = a_turn(store, one)
+    turn.starts = [child]
+    turn.events = [NewEvent("acme", child.id, cancel, "cancel", "", b"{}", store.now(), one.id)]
+    assert await store.commit(worker_id, [turn]) == [Outcome.COMMITTED]
+    assert await store.commit(worker_id, [turn]) == [Outcome.COMMITTED]  # a lost reply, tried again
+    [found] = await claim(store, worker_id)
+    assert (found.id, found.fence, found.woken, [e.id for e in found.events]) == (child.id, 1, 1, [cancel])
+
+
+async def test_a_turn_that_lost_tells_nothing_to_the_child_it_did_not_start(store: Any) -> None:
+    worker_id, one = await claimed_one(store)
+    await store.commit(worker_id, [a_turn(store, one)])
+    child, late = an_instance(store, by=one.id), a_turn(store, one)
+    late.starts = [child]
+    late.events = [NewEvent("acme", child.id, "cancel:1", "cancel", "", b"{}", store.now(), one.id)]
+    assert await store.commit(worker_id, [late]) == [Outcome.MOVED]
+    assert await store.fetch("read_event", tenant_id="acme", instance_id=child.id, id="cancel:1") == []
+
+
+async def test_an_event_committed_with_a_start_that_is_claimed_from_birth_keeps_the_claim(store: Any) -> None:
+    worker_id = await a_worker(store)
+    born = an_instance(store, claimed_by=worker_id)
+    start = Turn("acme", born.id, starts=[born])
+    outcomes = await store.commit(None, [an_event(store, "acme", born.id), start])
+    assert outcomes[1] is Outcome.CLAIMED
+    one = claimed_at_birth(born)  # which knows of no event
+    assert await store.commit(worker_id, [parking(store, one, a_turn(store, one))]) == [Outcome.WOKEN]
+    woken, events = await store.pending_events("acme", born.id)
+    assert (woken, [e.id for e in events]) == (1, ["e1"])

@@ -8,7 +8,7 @@ import msgspec
 from uuid_utils import uuid7
 
 from holdfast.app.instances import send, taken_by
-from holdfast.app.registry import Definition
+from holdfast.app.registry import Definition, no_function
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.charts import document as doc
@@ -81,6 +81,13 @@ class Charts:
         """The newest active version as of the last look."""
         return max(self._active.get((tenant_id, key), ()), default=None)
 
+    def check_startable(self, tenant_id: str, key: str, version: int) -> None:
+        """Refuse a version that is not published or not active, as of the last look."""
+        if (tenant_id, key, version) not in self._needs:
+            raise DefinitionNotFound(key, version)
+        if version not in self._active.get((tenant_id, key), ()):
+            raise DefinitionNotActive(key, version)
+
     def places(self) -> list[Place]:
         """What a worker with these handlers may claim."""
         known = self._registry.handler_names()
@@ -123,11 +130,7 @@ class Charts:
 
 
 def _definition(key: str, version: int, chart: Chart) -> Definition:
-    return Definition("chart", key, version, "default", _no_function, None, None, chart)
-
-
-def _no_function(*_: Any) -> None:
-    raise AssertionError("a chart has no function")
+    return Definition("chart", key, version, "default", no_function, None, None, chart)
 
 
 async def publish(service: Service, tenant_id: str, spec: Any, *, key: str | None, actor: str) -> DefinitionView:
@@ -192,7 +195,8 @@ async def set_status(
     """Active: new instances may start. Inactive or archived: those that run go on, no new ones start."""
     if status not in STATUSES:
         raise BadInput(f"status is {status!r}: expected one of {', '.join(STATUSES)}")
-    await read(service, tenant_id, key, version)
+    if (await read(service, tenant_id, key, version)).status == "archived" and status != "archived":
+        raise BadInput(f"version {version} of {key!r} is archived, which is for good: publish a new version")
     await service.store.write(
         "set_definition_status", tenant_id=tenant_id, key=key, version=version, status=status, actor=actor,
         now=service.store.now(),
@@ -219,10 +223,24 @@ class MigrationView(msgspec.Struct, frozen=True, kw_only=True):
     summary: dict[str, Any] = {}
 
 
+def _check_migration(states: Any, options: dict[str, Any]) -> None:
+    if not isinstance(states, dict) or not all(isinstance(to, str) for to in states.values()):
+        raise BadInput(f'states is {states!r}: expected a map of old states to new ones such as {{"review": "check"}}')
+    for name, value in options.items():
+        if name == "context":
+            if not isinstance(value, dict):
+                raise BadInput(f"context is {value!r}: expected an object of fields to set")
+        elif name not in ("stop", "start", "enter"):
+            raise BadInput(f"{name} is not known here: a migration takes context, stop, start and enter")
+        elif isinstance(value, str) or not all(isinstance(word, str) for word in value):
+            raise BadInput(f"{name} is {value!r}: expected a list of names")
+
+
 async def try_migration(
     service: Service, tenant_id: str, id_: bytes, version: int, states: dict[str, str], options: dict[str, Any]
 ) -> MigrationView:
     """A dry run: on the snapshot as it is now, changing nothing."""
+    _check_migration(states, options)
     rows = await service.store.fetch("read_snapshot", tenant_id=tenant_id, id=id_)
     word = ids.instance_word(id_)
     if not rows:

@@ -160,5 +160,4 @@ async def resolve(
 
 def _call_is_over(view: EffectView) -> bool:
     """Whether the handler itself came back with an error: then no call is under way, though its worker lives."""
-    kind = view.error.get("type") if isinstance(view.error, dict) else None
-    return kind is not None and kind not in ("WorkerLost", "TimeoutError", "CancelledError")
+    return isinstance(view.error, dict) and view.error.get("returned") is True

@@ -14,6 +14,7 @@ from holdfast.engine import history as h
 from holdfast.engine.errors import (
     BadInput,
     BusinessKeyTaken,
+    EventInLine,
     EventNotTaken,
     EventNotTakenYet,
     InstanceEnded,
@@ -131,14 +132,16 @@ async def snapshot(service: Service, tenant_id: str, id_: bytes) -> dict[str, An
 
 async def taken(service: Service, tenant_id: str, id_: bytes, name: str, event_id: str, timeout: float) -> None:
     """Wait until the instance's turn has taken the event; raise if no state of it did."""
-    row = await taken_by(service, tenant_id, id_, name, event_id, timeout)
+    row = await taken_by(service, tenant_id, id_, name, event_id, timeout, signal=True)
     if row[1] in (h.EVENT_IGNORED, h.EVENT_DROPPED):
         [found] = await service.store.fetch("read_instance", tenant_id=tenant_id, id=id_)
         raise EventNotTaken(name, found[16] or "")
 
 
-async def taken_by(service: Service, tenant_id: str, id_: bytes, name: str, event_id: str, timeout: float) -> Any:
-    """The history row that took the event, as soon as there is one."""
+async def taken_by(
+    service: Service, tenant_id: str, id_: bytes, name: str, event_id: str, timeout: float, *, signal: bool = False
+) -> Any:
+    """The history row that took the event, as soon as there is one. A signal is not taken during an incident."""
     loop = asyncio.get_running_loop()
     deadline, pause, ended = loop.time() + timeout, 0.002, ""
     while True:
@@ -149,6 +152,9 @@ async def taken_by(service: Service, tenant_id: str, id_: bytes, name: str, even
         if ended:
             raise InstanceEnded(ids.instance_word(id_), ended, f"take {name!r}")
         [(status, *_)] = await service.store.fetch("read_ending", tenant_id=tenant_id, id=id_)
+        stands = await snapshot(service, tenant_id, id_) if signal and status not in ENDED else None
+        if stands is not None and stands.get("incident"):
+            raise EventInLine(event_id, stands["incident"]["message"])
         if status in ENDED:  # perhaps by this very event, since we looked: look once more
             ended = status
             continue

@@ -56,6 +56,10 @@ class Definition(msgspec.Struct, frozen=True):
         return raw
 
 
+def no_function(*_: Any) -> None:
+    raise AssertionError("a chart has no function")
+
+
 class TaskHandler(msgspec.Struct, frozen=True):
     """What runs a task: a function, and what may be done again after a crash in the middle of it."""
 

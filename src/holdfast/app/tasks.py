@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 OPEN = ("pending", "running")
 PAGE_MAX = 1000
 CLAIM_TRIES = 10
+SETTLE_TRIES = 3
+BUSY = "task {} is being changed by others all the time: try again"
 
 
 class TaskView(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,9 +84,8 @@ async def list_tasks(
     }  # fmt: skip
     name = "list_tasks" if not open_ else "list_inbox" if type == "HUMAN" else "list_open_tasks"
     if instance is not None:
-        name, values["instance_id"], values["limit"] = "tasks_of_instance", ids.parse("ins", instance), PAGE_MAX
-    views = [_view(row) for row in await service.store.fetch(name, **values)]
-    return [view for view in views if not open_ or view.status in OPEN][:limit]
+        name, values["instance_id"], values["open"] = "tasks_of_instance", ids.parse("ins", instance), open_
+    return [_view(row) for row in await service.store.fetch(name, **values)]
 
 
 def _holds(group: str) -> str:
@@ -109,7 +110,7 @@ async def claim(service: Service, tenant_id: str, task: str, who: str) -> TaskVi
             "claim_task", tenant_id=tenant_id, id=ids.parse("tsk", task), version=view.version, who=who
         ):
             return await read(service, tenant_id, task)
-    raise TaskNotOpen(f"task {task} is being changed by others all the time: try again")
+    raise TaskNotOpen(BUSY.format(task))
 
 
 async def unclaim(service: Service, tenant_id: str, task: str, who: str) -> TaskView:
@@ -136,7 +137,7 @@ async def complete(
         if problems:
             raise FormRefused(problems)
     words = {"outcome": "completed", "output": output, "actor": actor, "reason": reason}
-    return await _put(service, tenant_id, view, "succeeded", words, raw, None, actor)
+    return await _settle(service, tenant_id, view, "succeeded", words, raw, None, actor)
 
 
 async def fail(service: Service, tenant_id: str, task: str, *, actor: str, reason: str) -> TaskView:
@@ -146,7 +147,7 @@ async def fail(service: Service, tenant_id: str, task: str, *, actor: str, reaso
         raise BadInput("reason is empty: say why the task cannot be done; it is kept in the history")
     error = {"type": "FailedByPerson", "message": storable(reason)[:2000], "actor": actor}
     words = {"outcome": "failed", "error": error, "actor": actor, "reason": reason}
-    return await _put(service, tenant_id, view, "failed", words, None, codec.encode(error), actor)
+    return await _settle(service, tenant_id, view, "failed", words, None, codec.encode(error), actor)
 
 
 async def _to_settle(service: Service, tenant_id: str, task: str, actor: str) -> TaskView:
@@ -160,26 +161,42 @@ async def _to_settle(service: Service, tenant_id: str, task: str, actor: str) ->
     return view
 
 
-async def _put(
+async def _settle(
     service: Service, tenant_id: str, view: TaskView, status: str, words: dict[str, Any], output: bytes | None,
     error: bytes | None, actor: str,
 ) -> TaskView:  # fmt: skip
-    """The task's row and the event to its instance in one commit: the first word wins."""
-    id_, instance_id, now = ids.parse("tsk", view.id), ids.parse("ins", view.instance_id), service.store.now()
+    """The task's row and the event to its instance in one commit: the first word wins.
+
+    Whose task it is stands in the version that was read: if that has moved, we look again whether this person may."""
     payload = codec.encode(words, "the result", service.payload_limit)
+    for _ in range(SETTLE_TRIES):
+        turn = _word_on(service, tenant_id, view, status, payload, output, error, actor)
+        outcome = await service.commit(turn)
+        there = await read(service, tenant_id, view.id)
+        same = there.status == status and there.completed_by == actor
+        if outcome is not Outcome.MOVED or (same and (output is None or codec.decode(output) == there.output)):
+            return there
+        _check_open(there)
+        if there.version == view.version:
+            raise TaskNotOpen(
+                f"the instance of task {view.id} has ended, or had an event of the id {turn.events[0].id!r} before: "
+                "nothing was recorded"
+            )
+        view = await _to_settle(service, tenant_id, view.id, actor)
+    raise TaskNotOpen(BUSY.format(view.id))
+
+
+def _word_on(
+    service: Service, tenant_id: str, view: TaskView, status: str, payload: bytes, output: bytes | None,
+    error: bytes | None, actor: str,
+) -> Turn:  # fmt: skip
+    id_, instance_id, now = ids.parse("tsk", view.id), ids.parse("ins", view.instance_id), service.store.now()
     event = NewEvent(tenant_id, instance_id, f"task:{id_.hex()}", "task", view.id, payload, now, None, id_)
     change = TaskChange(
         tenant_id, id_, instance_id, status, None, view.attempts + 1, None, 0, output, error, None, None, now, now,
-        actor, None,
+        actor, None, None, view.version,
     )  # fmt: skip
-    turn = Turn(tenant_id, instance_id, events=[event], task_changes=[change])
-    if await service.commit(turn) is Outcome.MOVED:
-        there = await read(service, tenant_id, view.id)
-        same = there.status == status and there.completed_by == actor
-        if not (same and (output is None or codec.decode(output) == there.output)):
-            _check_open(there)
-            raise TaskNotOpen(f"the instance of task {view.id} has ended: nothing was recorded")
-    return await read(service, tenant_id, view.id)
+    return Turn(tenant_id, instance_id, events=[event], task_changes=[change])
 
 
 def _check_open(view: TaskView) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.engine import codec
+from holdfast.engine.egress import entry_of
 from holdfast.engine.errors import BadInput
 from holdfast.engine.retry import storable
 from holdfast.engine.tenants import TenantPolicy
@@ -45,12 +47,17 @@ async def read(store: Store, tenant_id: str) -> TenantPolicy:
 
 
 async def change(
-    service: Service, tenant_id: str, *, http_hosts: list[str] | None, ai_enabled: bool | None, actor: str
+    service: Service, tenant_id: str, *, http_hosts: Sequence[str] | None, ai_enabled: bool | None, actor: str
 ) -> TenantPolicy:
     """Set what is given, keep the rest."""
-    hosts = None if http_hosts is None else list(http_hosts)
-    if hosts is not None and not _are_hosts(hosts):
-        raise BadInput(f"http_hosts is {hosts[:3]!r}…: expected at most {HOSTS_MAX} names such as api.example.org")
+    hosts = None if http_hosts is None else [] if isinstance(http_hosts, str) else list(http_hosts)
+    if hosts is not None and (isinstance(http_hosts, str) or not _are_hosts(hosts)):
+        raise BadInput(
+            f"http_hosts is {str(http_hosts)[:100]!r}: expected a list of at most {HOSTS_MAX} hosts such as "
+            "api.example.org, *.example.org, api.example.org:8443 or http://api.example.org for plain HTTP too"
+        )
+    if ai_enabled is not None and not isinstance(ai_enabled, bool):
+        raise BadInput(f"ai_enabled is {ai_enabled!r}: expected True or False")
     await service.store.write(
         "set_tenant", tenant_id=tenant_id, http_hosts=None if hosts is None else codec.encode(hosts).decode(),
         ai_enabled=ai_enabled, ai_default=True, now=service.store.now(), actor=actor,
@@ -61,5 +68,6 @@ async def change(
 
 def _are_hosts(hosts: list[str]) -> bool:
     return len(hosts) <= HOSTS_MAX and all(
-        isinstance(host, str) and 1 <= len(host) <= 253 and storable(host) == host for host in hosts
+        isinstance(host, str) and len(host) <= 270 and entry_of(host) is not None and storable(host) == host
+        for host in hosts
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import sys
 from pathlib import Path
@@ -12,7 +11,17 @@ import click
 import msgspec
 
 from holdfast.cli.app import Place, place_options, tenant_option
-from holdfast.cli.output import Output, hint, notice, output_option, plain, read_json, show_one, show_rows
+from holdfast.cli.output import (
+    Output,
+    actor_option,
+    hint,
+    notice,
+    output_option,
+    plain,
+    read_json,
+    show_one,
+    show_rows,
+)
 from holdfast.cli.refusals import FAILED
 from holdfast.engine.charts import document as doc
 from holdfast.engine.charts.compiler import chart_from, compile_chart
@@ -22,10 +31,9 @@ from holdfast.engine.charts.lint import lint as find_smells
 from holdfast.engine.charts.mermaid import mermaid
 from holdfast.engine.charts.nodes import Chart
 from holdfast.engine.charts.schema import CHART_SCHEMA
+from holdfast.engine.charts.simulated_turns import SimulatedTurn
 from holdfast.engine.charts.simulation import simulate as run_through
 from holdfast.engine.charts.svg import svg
-
-ACTOR = click.option("--actor", default=getpass.getuser, show_default="the current user", help="Kept with it.")
 
 
 @click.group()
@@ -42,6 +50,15 @@ def _read(file: str) -> tuple[dict[str, Any], Chart]:
     return document, compile_chart(document)
 
 
+def _checked(file: str, output: Output) -> tuple[dict[str, Any], Chart]:
+    """The chart, or every fault of it as the answer, and exit code 1."""
+    try:
+        return _read(file)
+    except BadChart as refused:
+        _problems(refused.problems, output)
+        raise click.exceptions.Exit(FAILED) from None
+
+
 def _problems(problems: list[Problem], output: Output) -> None:
     rows = [{"level": p.level, "path": p.path or "/", "message": p.message} for p in problems]
     if output == "table":
@@ -56,11 +73,7 @@ def _problems(problems: list[Problem], output: Output) -> None:
 @output_option
 def validate(file: str, output: Output) -> None:
     """Check the chart in FILE (- for standard input): every fault with its path. Exit code 1 if there are any."""
-    try:
-        document, chart = _read(file)
-    except BadChart as refused:
-        _problems(refused.problems, output)
-        raise click.exceptions.Exit(FAILED) from None
+    _, chart = _checked(file, output)
     record = {
         "id": chart.id, "states": len(chart.nodes), "expressions": chart.expressions, "tasks": len(chart.tasks),
         "handlers": sorted(chart.handlers()), "hash": chart.hash,
@@ -69,7 +82,6 @@ def validate(file: str, output: Output) -> None:
         notice(f"{file} is sound: {record['states']} states, {record['expressions']} expressions")
     else:
         show_one(record, output)
-    del document
 
 
 @definitions.command()
@@ -77,11 +89,7 @@ def validate(file: str, output: Output) -> None:
 @output_option
 def lint(file: str, output: Output) -> None:
     """Say what looks wrong in the chart in FILE though it is allowed. Exit code 1 if it cannot be published at all."""
-    try:
-        document, chart = _read(file)
-    except BadChart as refused:
-        _problems(refused.problems, output)
-        raise click.exceptions.Exit(FAILED) from None
+    document, chart = _checked(file, output)
     found = find_smells(chart, document)
     _problems(found, output)
     if not found and output == "table":
@@ -97,7 +105,7 @@ def schema() -> None:
 @definitions.command()
 @click.argument("file")
 @click.option("--key", help="Another key than the chart's own id.")
-@ACTOR
+@actor_option
 @place_options
 @tenant_option
 @output_option
@@ -149,7 +157,7 @@ def show(key: str, version: int | None, place: Place, tenant: str, output: Outpu
 
 def _chart(place: Place, tenant: str, word: str) -> tuple[dict[str, Any], Chart]:
     """A file, or KEY or KEY@VERSION of what is published."""
-    if word == "-" or Path(word).exists():
+    if word == "-" or (Path(word).exists() and not Path(word).is_dir()):
         return _read(word)
     key, _, version = word.partition("@")
     if version and not version.isdigit():
@@ -197,21 +205,18 @@ def diff(old: str, new: str, place: Place, tenant: str) -> None:
 def simulate(chart: str, input_: str | None, events: str | None, place: Place, tenant: str, output: Output) -> None:
     """Run CHART (a file, KEY or KEY@VERSION) through events: turns come out, nothing is stored."""
     _, found = _chart(place, tenant, chart)
-    given = read_json(events, "--events") or []
+    given = [] if events is None else read_json(events, "--events")
     if not isinstance(given, list):
         raise click.UsageError('--events is not a list: expected [{"type": …}, …]')
-    turns = [plain(turn) for turn in run_through(found, read_json(input_, "--input"), given)]
-    if output == "table":
-        show_rows(turns, tuple(turns[0]) if turns else (), output, empty="nothing happened")
-    else:
-        show_rows(turns, tuple(turns[0]) if turns else (), output, empty="[]")
+    turns = run_through(found, read_json(input_, "--input"), given)
+    show_rows(turns, SimulatedTurn.__struct_fields__, output, empty="nothing happened")
 
 
 def _set_status(name: str, status: str, words: str) -> None:
     @definitions.command(name, help=words)
     @click.argument("key")
     @click.argument("version", type=int)
-    @ACTOR
+    @actor_option
     @place_options
     @tenant_option
     @output_option

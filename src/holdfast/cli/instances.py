@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import AsyncIterator
 from typing import Any
 
 import click
 
-from holdfast import Handle, Holdfast, InstanceFailed, ResultNotReady, WorkflowNotRegistered
+from holdfast import (
+    EventNotTakenYet,
+    Handle,
+    Holdfast,
+    HoldfastError,
+    InstanceFailed,
+    MigrationView,
+    ResultNotReady,
+    StoreUnavailable,
+    WorkflowNotRegistered,
+)
 from holdfast.cli.app import Place, opened, place_options, run, tenant_option
 from holdfast.cli.output import (
+    WHOLE_MAX,
     Output,
+    actor_option,
     busy,
     confirm,
     hint,
@@ -19,6 +30,7 @@ from holdfast.cli.output import (
     output_option,
     plain,
     read_json,
+    read_object,
     show_one,
     show_rows,
     yes_option,
@@ -111,7 +123,7 @@ def signal(
 @click.command()
 @click.argument("instance")
 @click.option("--reason", required=True, help="Kept in the history.")
-@click.option("--actor", default=getpass.getuser, show_default="the current user")
+@actor_option
 @yes_option
 @place_options
 @tenant_option
@@ -125,7 +137,7 @@ def cancel(instance: str, reason: str, actor: str, yes: bool, place: Place, tena
 @click.command()
 @click.argument("instance")
 @click.option("--reason", default="", help="Kept in the history.")
-@click.option("--actor", default=getpass.getuser, show_default="the current user")
+@actor_option
 @click.option("--drop-event", is_flag=True, help="Of a chart: put the event aside that it could not work off.")
 @place_options
 @tenant_option
@@ -198,48 +210,98 @@ def send(
 @click.option("--from", "old", type=int, help="With --key: only those of this version.")
 @click.option("--states", metavar="JSON|@FILE|-", help='Old states to new ones: {"review": "check.first"}.')
 @click.option("--context", metavar="JSON|@FILE|-", help="Context fields to set.")
+@click.option("--stop", metavar="INVOKE", multiple=True, help="A running invoke to stop. Repeatable.")
+@click.option("--start", metavar="INVOKE", multiple=True, help="An invoke of the new states to start. Repeatable.")
+@click.option("--enter", metavar="STATE", multiple=True, help="A state of a new region to stand in. Repeatable.")
 @click.option("--dry-run", is_flag=True, help="Say what would happen, and change nothing.")
 @click.option("--reason", default="", help="Kept in the history.")
-@click.option("--actor", default=getpass.getuser, show_default="the current user")
-@click.option("--timeout", type=click.FloatRange(min=0), default=10.0, show_default=True)
+@actor_option
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Seconds to wait for each."
+)
 @yes_option
 @place_options
 @tenant_option
 @output_option
 def migrate(
     instance: tuple[str, ...], version: int, key: str | None, old: int | None, states: str | None,
-    context: str | None, dry_run: bool, reason: str, actor: str, timeout: float, yes: bool, place: Place, tenant: str,
-    output: Output,
+    context: str | None, stop: tuple[str, ...], start: tuple[str, ...], enter: tuple[str, ...], dry_run: bool,
+    reason: str, actor: str, timeout: float, yes: bool, place: Place, tenant: str, output: Output,
 ) -> None:  # fmt: skip
     """Move living instances of a chart to another version, each in a turn of its own.
 
-    One that cannot be moved stays as it is and is named with the reason; exit code 1 then. Try --dry-run first."""
+    Each has its row. One that cannot be moved stays as it is, with the reasons; one that no worker came to in time may
+    still be moved when its turn comes. Exit code 1 if there is either. Try --dry-run first."""
     if bool(instance) == bool(key):
         raise click.UsageError("name instances, or all of a chart with --key")
-    words: dict[str, Any] = {"context": read_json(context, "--context") or {}}
-    given = read_json(states, "--states") or {}
+    if old is not None and not key:
+        raise click.UsageError("--from goes with --key: instances that are named are moved whatever their version")
+    given = _state_map(states)
+    words: dict[str, Any] = {
+        "context": read_object(context, "--context"), "stop": stop, "start": start, "enter": enter, "actor": actor,
+        "reason": reason, "dry_run": dry_run, "timeout": timeout,
+    }  # fmt: skip
     if not dry_run:
         what = f"every living instance of {key}" if key else f"{len(instance)} instance(s)"
         confirm(f"Move {what} to version {version}?", yes)
+    found: list[MigrationView] = []
 
-    async def whole(hf: Holdfast) -> list[Any]:
+    async def whole(hf: Holdfast) -> None:
         bound = hf.tenant(tenant)
         named = list(instance) or [
             one.id async for one in _living(bound, key or "") if old is None or one.version == old
             if one.version != version
         ]  # fmt: skip
-        with busy(f"moving {len(named)} instances"):
-            return [
-                await bound.instance(one).migrate(
-                    version, given, actor=actor, reason=reason, dry_run=dry_run, timeout=timeout, **words
-                )
-                for one in named
-            ]  # fmt: skip
+        # One that was read in two states is moved once; an id that is none is found before anything is moved.
+        handles = [bound.instance(one) for one in dict.fromkeys(named)]
+        with busy(f"moving {len(handles)} instances"):
+            for handle in handles:
+                found.append(await _moved(handle, version, given, words))
 
-    found = place.ask(whole)
-    show_rows(found, ("instance_id", "outcome", "problems", "summary"), output, empty="no instance to move")
-    if any(one.outcome == "refused" for one in found):
+    try:
+        place.ask(whole)
+    except BaseException:  # the database went away, or Ctrl-C: what was moved before is moved, so say it
+        if found:
+            _show_moved(found, output)
+        raise
+    _show_moved(found, output)
+    if any(one.outcome not in ("migrated", "possible") for one in found):
         raise click.exceptions.Exit(FAILED)
+
+
+async def _moved(handle: Handle, version: int, states: dict[str, str], words: dict[str, Any]) -> MigrationView:
+    """What became of one; a refusal of it is its row's, not the others'."""
+    try:
+        return await handle.migrate(version, states, **words)
+    except StoreUnavailable:
+        raise  # nobody's row: the others could not be moved either
+    except EventNotTakenYet:
+        # Its own words say to ask again with the same id, and here nobody was given one.
+        why = (
+            f"no worker came to it in {words['timeout']:g} s: the request stands, its history will say what came of it"
+        )
+        return MigrationView(instance_id=handle.id, outcome="not_taken_yet", problems=[why])
+    except HoldfastError as refused:
+        return MigrationView(instance_id=handle.id, outcome="refused", problems=[str(refused)])
+
+
+def _show_moved(found: list[MigrationView], output: Output) -> None:
+    rows: list[Any] = list(found)
+    if output == "table":  # every problem whole, on a line of its own; of the summary only where it stands now
+        rows = [
+            {"instance_id": one.instance_id, "outcome": one.outcome, "problems": "\n".join(one.problems),
+             "states": ", ".join(f"{was} → {is_}" for was, is_ in one.summary.get("states", {}).items())}
+            for one in found
+        ]  # fmt: skip
+    columns = ("instance_id", "outcome", "states", "problems")
+    show_rows(rows, columns, output, empty="no instance to move", cell_max=WHOLE_MAX)
+
+
+def _state_map(text: str | None) -> dict[str, str]:
+    given = read_object(text, "--states")
+    if not all(isinstance(word, str) for word in given.values()):
+        raise click.UsageError('--states leads from state to state: expected {"review": "check.first"}')
+    return given
 
 
 async def _living(tenant: Any, key: str) -> AsyncIterator[Any]:

@@ -5,6 +5,7 @@ Answers go to standard output, everything else to standard error, so that a pipe
 
 from __future__ import annotations
 
+import getpass
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 Output = Literal["table", "json", "jsonl"]
 WIDE = 500  # where no terminal sets the width, nothing is wrapped or cut
 CELL_MAX = 160
+WHOLE_MAX = 4000  # of what is there to be read, not to be scanned
 STYLES = {
     "completed": "green", "succeeded": "green", "live": "green", "resolved": "green", "waiting": "yellow",
     "compensating": "yellow", "started": "yellow", "failed": "red", "outcome_unknown": "bold red", "fenced": "red",
@@ -37,6 +39,11 @@ def output_option(function: F) -> F:
 
 def yes_option(function: F) -> F:
     return click.option("--yes", is_flag=True, help="Do not ask.")(function)
+
+
+def actor_option(function: F) -> F:
+    words = "Who says so; kept on record."
+    return click.option("--actor", default=getpass.getuser, show_default="the current user", help=words)(function)
 
 
 # -- values
@@ -79,6 +86,16 @@ def read_json(text: str | None, what: str) -> Any:
         ) from error
 
 
+def read_object(text: str | None, what: str) -> dict[str, Any]:
+    """A JSON object, read as `read_json` reads; an empty one where nothing is given."""
+    given = read_json(text, what)
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise click.UsageError(f'{what} is not an object: expected {{"name": …}}')
+    return given
+
+
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -93,7 +110,9 @@ def _no_constant(name: str) -> Any:
 # -- answers
 
 
-def show_rows(rows: Sequence[Any], columns: Sequence[str], output: Output, *, empty: str) -> None:
+def show_rows(
+    rows: Sequence[Any], columns: Sequence[str], output: Output, *, empty: str, cell_max: int = CELL_MAX
+) -> None:
     records = [plain(row) for row in rows]
     if output == "json":
         _json(records)
@@ -107,7 +126,7 @@ def show_rows(rows: Sequence[Any], columns: Sequence[str], output: Output, *, em
         for column in columns:
             table.add_column(column, no_wrap=column in ("id", "instance_id", "seq", "status", "state"), overflow="fold")
         for record in records:
-            table.add_row(*(_cell(column, record[column]) for column in columns))
+            table.add_row(*(_cell(column, record[column], cell_max) for column in columns))
         _console().print(table)
 
 
@@ -124,7 +143,7 @@ def show_one(record: Any, output: Output, *, leave_out: Sequence[str] = ()) -> N
         table.add_column(overflow="fold")
         for name, value in record.items():
             if value not in (None, "", [], {}) and name not in leave_out:
-                table.add_row(name, _cell(name, value, limit=4000))
+                table.add_row(name, _cell(name, value, limit=WHOLE_MAX))
         _console().print(table)
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import getpass
-
 import click
 
-from holdfast.cli.app import Place, place_options, tenant_option
-from holdfast.cli.output import Output, hint, notice, output_option, plain, read_json, show_one, show_rows
+from holdfast.cli.app import F, Place, place_options, tenant_option
+from holdfast.cli.output import (
+    Output,
+    actor_option,
+    hint,
+    notice,
+    output_option,
+    plain,
+    read_json,
+    show_one,
+    show_rows,
+)
 from holdfast.engine.tasks import STATUSES, TYPES
-
-ACTOR = click.option("--actor", default=getpass.getuser, show_default="the current user", help="Kept in the history.")
 
 
 @click.group()
@@ -53,12 +59,15 @@ def show(task: str, place: Place, tenant: str, output: Output) -> None:
     show_one(plain(place.ask(lambda hf: hf.tenant(tenant).tasks.show(task))), output)
 
 
+def a_persons_word(function: F) -> F:
+    """What somebody says about one task: TASK, --actor, and where it is."""
+    for option in (output_option, tenant_option, place_options, actor_option, click.argument("task")):
+        function = option(function)
+    return function
+
+
 @tasks.command()
-@click.argument("task")
-@ACTOR
-@place_options
-@tenant_option
-@output_option
+@a_persons_word
 def claim(task: str, actor: str, place: Place, tenant: str, output: Output) -> None:
     """Take TASK: from here on only you complete it."""
     view = place.ask(lambda hf: hf.tenant(tenant).tasks.claim(task, actor=actor))
@@ -66,11 +75,7 @@ def claim(task: str, actor: str, place: Place, tenant: str, output: Output) -> N
 
 
 @tasks.command()
-@click.argument("task")
-@ACTOR
-@place_options
-@tenant_option
-@output_option
+@a_persons_word
 def unclaim(task: str, actor: str, place: Place, tenant: str, output: Output) -> None:
     """Put TASK back for others."""
     view = place.ask(lambda hf: hf.tenant(tenant).tasks.unclaim(task, actor=actor))
@@ -81,7 +86,7 @@ def unclaim(task: str, actor: str, place: Place, tenant: str, output: Output) ->
 @click.argument("task")
 @click.option("--output", "result", metavar="JSON|@FILE|-", help="What you hand in; checked against the task's form.")
 @click.option("--reason", default="", help="Kept in the history.")
-@ACTOR
+@actor_option
 @place_options
 @tenant_option
 @click.option("-o", "printed", type=click.Choice(["table", "json", "jsonl"]), default="table", show_default=True)
@@ -95,12 +100,8 @@ def complete(
 
 
 @tasks.command()
-@click.argument("task")
 @click.option("--reason", required=True, help="Why it cannot be done. Kept in the history.")
-@ACTOR
-@place_options
-@tenant_option
-@output_option
+@a_persons_word
 def fail(task: str, reason: str, actor: str, place: Place, tenant: str, output: Output) -> None:
     """Say that TASK cannot be done: its instance goes the way of its failure."""
     view = place.ask(lambda hf: hf.tenant(tenant).tasks.fail(task, actor=actor, reason=reason))

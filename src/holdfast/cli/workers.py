@@ -12,8 +12,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +24,7 @@ import structlog
 from holdfast import Holdfast, logs
 from holdfast.cli.app import F, Place, opened, place_options, run
 from holdfast.cli.output import Output, notice, output_option, show_rows
+from holdfast.outside import with_stand_ins
 
 log = structlog.get_logger("holdfast.cli")
 
@@ -63,19 +65,32 @@ def worker(
 
 
 @click.command()
+@click.option(
+    "--answers",
+    envvar="HOLDFAST_DEV_ANSWERS",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, resolve_path=True, path_type=Path),
+    help="What AI tasks are answered where no model is set up, one JSON object per line; without it "
+    ".holdfast/answers.jsonl  [env: HOLDFAST_DEV_ANSWERS]",
+)
 @process_options
 @place_options
-def dev(concurrency: int, grace: float, log_level: str, log_format: logs.Format, place: Place) -> None:
+def dev(
+    answers: Path | None, concurrency: int, grace: float, log_level: str, log_format: logs.Format, place: Place
+) -> None:
     """All in one: migrate, run a worker, and log everything that happens.
+
+    Where no mail server is set up, mails land in .holdfast/mailbox; where no model is, AI tasks get written answers.
 
     If the app's module has an `async def dev(hf)`, it is called once the worker runs.
     """
     logs.configure(log_level, format=log_format)
     module, hf = place.load()
+    places = stand_in(hf, answers)
 
     async def whole() -> None:
         async with opened(hf, migrate=True):
-            introduce(hf)
+            introduce(hf, places)
             await serve(hf, queues_of(hf), concurrency=concurrency, grace=grace, verbose=True, module=module)
 
     run(whole())
@@ -100,7 +115,21 @@ def list_(limit: int, place: Place, output: Output) -> None:
 # -- running
 
 
-def introduce(hf: Holdfast) -> None:
+def stand_in(hf: Holdfast, answers: Path | None) -> dict[str, Path]:
+    """Give the app what it has not set up itself, and say where that is to be found."""
+    given, folder = hf.outside, Path.cwd() / ".holdfast"
+    places = {"mails": folder / "mailbox", "answers": answers or folder / "answers.jsonl"}
+    hf.outside = with_stand_ins(given, mailbox=places["mails"], answers=places["answers"])
+    if hf.outside.mail is given.mail or hf.registry.handler("EMAIL", ""):
+        del places["mails"]
+    if hf.outside.llm is given.llm or hf.registry.handler("AI", ""):
+        del places["answers"]
+        if answers:
+            notice(f"{answers} is not used: the app or the environment sets up a model")
+    return places
+
+
+def introduce(hf: Holdfast, places: Mapping[str, Path]) -> None:
     click.echo(f"database   {logs.without_passwords(hf.url)}")
     named = ", ".join(f"{key} v{version}" for key, version in hf.registry.places())
     handlers = ", ".join(sorted(hf.registry.handler_names()))
@@ -108,6 +137,8 @@ def introduce(hf: Holdfast) -> None:
         click.echo(f"workflows  {named or 'none: does --app name the right module?'}")
     if handlers:
         click.echo(f"handlers   {handlers}")
+    for what, path in places.items():
+        click.echo(f"{what:<10} {path}")
     click.echo("Ctrl-C stops; run again, also after a kill -9, and it goes on where it was.")
     sys.stdout.flush()
 

@@ -42,7 +42,7 @@ def encode(value: Any, what: str = "the value", limit: int = PAYLOAD_LIMIT, name
         raw = _plain.encode(value)
     except Exception as error:
         raise _not_json(error, what, name) from None
-    if len(raw) > limit or b"null" in raw or (len(raw) > DEPTH_LIMIT and _may_be_deep(raw)):
+    if len(raw) > limit or b"null" in raw or (len(raw) > DEPTH_LIMIT and may_be_deep(raw)):
         _look_closer(raw, value, what, limit, name)
     return raw
 
@@ -53,7 +53,7 @@ def encode_sorted(value: Any, what: str = "the value", limit: int = PAYLOAD_LIMI
         raw = _sorted.encode(value)
     except Exception as error:
         raise _not_json(error, what, name) from None
-    if len(raw) > limit or b"null" in raw or (len(raw) > DEPTH_LIMIT and _may_be_deep(raw)):
+    if len(raw) > limit or b"null" in raw or (len(raw) > DEPTH_LIMIT and may_be_deep(raw)):
         _look_closer(raw, value, what, limit, name)
     return raw
 
@@ -74,7 +74,7 @@ def _look_closer(raw: bytes, value: Any, what: str, limit: int, name: str) -> No
     _refuse_hidden(value, named)  # NaN and infinity would be written as null
 
 
-def _may_be_deep(raw: bytes) -> bool:
+def may_be_deep(raw: bytes) -> bool:
     """Whether it may be nested too deep to be read back: brackets are taken away in pairs, from the inside out."""
     left = raw.translate(None, _NOT_BRACKETS)
     for _ in range(DEPTH_LIMIT):

@@ -267,6 +267,18 @@ class EventNotTakenYet(HoldfastError):
         )
 
 
+class EventInLine(HoldfastError):
+    """A strict send whose event is on record, to an instance that stands still until a person resumes it."""
+
+    code = "event_in_line"
+
+    def __init__(self, event_id: str, why: str) -> None:
+        super().__init__(
+            f"event {event_id!r} is recorded, and its instance waits for a person: {why}: mend it and resume it, or "
+            "resume it with drop_event to put aside what it cannot work off"
+        )
+
+
 class TaskNotFound(HoldfastError):
     """No such task for this tenant."""
 

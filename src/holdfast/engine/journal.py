@@ -68,6 +68,8 @@ class RowWords(msgspec.Struct):
     compensate: bool = False
     lookups: int = 0
     unknown: bool = False
+    returned: bool = False
+    escaped: bool = False
 
 
 _words = msgspec.json.Decoder(RowWords)

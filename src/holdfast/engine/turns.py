@@ -159,6 +159,7 @@ class TaskChange(NamedTuple):
     completed_by: str | None
     by: bytes | None  # the instance whose turn this is; None: a door's
     input: bytes | None = None  # what is kept of it once marked fields are taken out
+    version: int | None = None  # the one a person saw: whose task it is must not have changed since; None: a worker's
 
 
 class DeadLetter(NamedTuple):

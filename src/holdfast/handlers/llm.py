@@ -1,6 +1,11 @@
 """Asks a model: any server that speaks OpenAI's chat completions, or a script for tests and `dev`.
 
 What comes back is text and counts. Whether the text means anything, and what may follow from it, is not known here.
+
+A call to the model does not pass `egress.py`, the tenants' way out. That one holds a URL an author wrote to the hosts
+the tenant allows and to public addresses. The model's URL is the operator's own, from `Outside(…)` or the environment:
+no chart and no tenant can change it, and it is often a server in the same house, which the tenants' way out refuses.
+So it gets a client of its own. No redirect is followed, so the server cannot send the request and its key elsewhere.
 """
 
 from __future__ import annotations
@@ -8,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -254,3 +260,50 @@ class ScriptedLlm:
         return LlmReply(
             text=reply, model=self._model, input_tokens=len(asked) // 4 + 1, output_tokens=len(reply) // 4 + 1
         )
+
+
+class WrittenAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One line of a file of answers: what is said to a request whose user messages hold the text of `when`."""
+
+    answer: dict[str, Any] | str
+    """A text is said as it stands: also one that is no answer, to see what follows."""
+    when: str = ""
+
+
+def answers_in(file: Path) -> Callable[[LlmRequest], str]:
+    """A script that people write down, one JSON object per line; the first line that fits a request answers it.
+
+    It is read anew for every request, so it may be edited meanwhile. No place in it is remembered: after a restart the
+    same request gets the same answer.
+    """
+
+    def answer(request: LlmRequest) -> str:
+        asked = "\n".join(message["content"] for message in request.messages if message["role"] == "user")
+        for line in _written(file):
+            if line.when in asked:
+                return line.answer if isinstance(line.answer, str) else msgspec.json.encode(line.answer).decode()
+        shape = msgspec.json.encode({"answer": dict.fromkeys(request.schema.get("properties", {}), "…")}).decode()
+        raise Rejected(
+            f'no line in {file} answers this request: add one (with "when": "some words", only for requests that hold '
+            f"them), or set HOLDFAST_LLM_URL and HOLDFAST_LLM_MODEL to ask a real model. A line looks like {shape}"
+        )
+
+    return answer
+
+
+def _written(file: Path) -> list[WrittenAnswer]:
+    try:
+        lines = file.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise Rejected(f"the answers of the scripted model cannot be read: {error}") from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found += [msgspec.json.decode(line, type=WrittenAnswer)] if line.strip() else []
+        except (ValueError, RecursionError) as error:
+            raise Rejected(
+                f'line {number} of {file} is not {{"when": "some words", "answer": {{…}}}} on one line: {error}'
+            ) from None
+    return found

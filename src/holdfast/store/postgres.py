@@ -19,6 +19,18 @@ from holdfast.store.port import Claimed, HandlerRaised, OpenTask, PastRow, Pendi
 from holdfast.store.statements import statement, texts, translate
 
 PARTS = ("first", "more", "change", "start", "taskchange", "event", "consumed", "effect", "dead", "task")
+SWALLOWED = (
+    "the handler went on after a statement of its own had failed: PostgreSQL takes nothing more in that transaction; "
+    "let the error out, or try the statement in a savepoint: async with tx.transaction()"
+)
+# What stands in for a part that the batch does not have where another part asks for it.
+ABSENT = {
+    "commit_won": "won as (select ''::text as tenant_id, null::bytea as instance_id where false)",
+    "commit_told": """told as (
+  select ''::text as tenant_id, null::bytea as instance_id, ''::text as id, null::bytea as task_id where false)""",
+    "commit_starts": "started as (select ''::text as tenant_id, null::bytea as id where false)",
+    "commit_task_changes": "tasked as (select null::bytea as id where false)",
+}
 # The commit's look-ups must go through the primary keys however small the tables were when it was planned.
 WRITER_SETTINGS = {
     "plan_cache_mode": "force_generic_plan",
@@ -44,10 +56,11 @@ def commit_sql(present: Sequence[bool]) -> str:
     if first:
         parts += [fragments["commit_me"], fragments["commit_won"]]
     else:
-        parts.append("won as (select ''::text as tenant_id, null::bytea as instance_id where false)")
+        parts.append(ABSENT["commit_won"])
     for wanted, name in (
         (more, "commit_more"),
         (change, "commit_changes"),
+        (event, "commit_told"),
         (start, "commit_starts"),
         (task_change, "commit_task_changes"),
         (event, "commit_events"),
@@ -58,8 +71,8 @@ def commit_sql(present: Sequence[bool]) -> str:
     ):
         if wanted:
             parts.append(fragments[name])
-        elif name == "commit_task_changes" and event:
-            parts.append("tasked as (select null::bytea as id where false)")
+        elif name in ABSENT:
+            parts.append(ABSENT[name])
     return (
         "with "
         + ",\n".join(part.strip() for part in parts)
@@ -299,12 +312,19 @@ class PostgresStore:
             except Exception as error:
                 await transaction.rollback()
                 raise HandlerRaised(error) from error
-            found = await PostgresCommits(connection).run(worker_id, batch, self.now())
-            if found[0] != 1:
-                await transaction.rollback()
-                live = await self.fetch("worker_is_live", worker_id=worker_id)
-                return Outcome.MOVED if live else Outcome.FENCED
-            await transaction.commit()
+            try:
+                found = await PostgresCommits(connection).run(worker_id, batch, self.now())
+                if found[0] != 1:
+                    await transaction.rollback()
+                    live = await self.fetch("worker_is_live", worker_id=worker_id)
+                    return Outcome.MOVED if live else Outcome.FENCED
+                await transaction.commit()
+            except asyncpg.InFailedSQLTransactionError as error:
+                raise HandlerRaised(BadDefinition(SWALLOWED)) from error
+            except asyncpg.PostgresError as error:
+                if _refused(error):
+                    raise HandlerRaised(error) from error
+                raise
         finally:
             connection.terminate()
         return Outcome.COMMITTED
@@ -398,6 +418,12 @@ class PostgresStore:
     async def release_worker(self, worker_id: bytes, by: bytes, *, stopped: bool) -> int:
         async with self._pool.acquire() as connection:
             return await self.release_on(connection, worker_id, by, stopped=stopped)
+
+
+def _refused(error: asyncpg.PostgresError) -> bool:
+    """Whether the server says that what the author did cannot be committed: a deferred constraint, a trigger, a role
+    that may not write. Not so where the connection, the server or its limits are the cause."""
+    return str(error.sqlstate or "08")[:2] not in ("08", "53", "55", "57", "58", "XX")
 
 
 def _columns(definitions: Sequence[Place]) -> dict[str, list[Any]]:

@@ -411,7 +411,10 @@ class SqliteStore:
                 connection.execute("rollback")
                 live = statement("worker_is_live", "sqlite").sql
                 return Outcome.MOVED if connection.execute(live, (worker_id,)).fetchone() else Outcome.FENCED
-            connection.execute("commit")
+            try:
+                connection.execute("commit")
+            except apsw.ConstraintError as error:  # a deferred one, so the author's: ours are looked at in `apply`
+                raise HandlerRaised(error) from error
             return Outcome.COMMITTED
 
         assert self._writer is not None

@@ -2,7 +2,8 @@
 
 The common tongue is written once with `:name` parameters and tables as `holdfast.instances`. PostgreSQL gets
 `$1` and the schema `holdfast`; SQLite gets `?1` and the prefix `holdfast_`. `sql/postgres/` and `sql/sqlite/`
-hold the few statements that must differ.
+hold the few statements that must differ. What several statements of a file repeat is written once, as `-- part: x`,
+and stands in them as `{x}`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from importlib.resources import files
 from typing import Any, Literal, NamedTuple
 
 Dialect = Literal["sqlite", "postgres"]
-_NAME = re.compile(r"^-- name: (\w+)\s*$", re.M)
+_NAME = re.compile(r"^-- (name|part): (\w+)\s*$", re.M)
+_PART = re.compile(r"\{(\w+)\}")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 
 
@@ -49,9 +51,20 @@ def texts(dialect: Dialect) -> dict[str, str]:
     for folder in (root, root / dialect):
         for file in sorted(folder.iterdir(), key=lambda f: f.name):
             if file.name.endswith(".sql"):
-                parts = _NAME.split(file.read_text())
-                found.update(zip(parts[1::2], parts[2::2], strict=True))
+                found.update(_statements(file.read_text()))
     return found
+
+
+def _statements(text: str) -> dict[str, str]:
+    """The statements of one file, with its parts in their places."""
+    split = _NAME.split(text)
+    written = list(zip(split[1::3], split[2::3], split[3::3], strict=True))
+    parts = {name: body.strip() for kind, name, body in written if kind == "part"}
+    return {
+        name: _PART.sub(lambda place: parts.get(place[1], place[0]), body)
+        for kind, name, body in written
+        if kind == "name"
+    }
 
 
 @cache

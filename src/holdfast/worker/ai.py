@@ -81,7 +81,7 @@ def _ask(ex: ChartExecution, call: TaskCall, record: dict[str, Any], policy: AiP
     place = call.key.rpartition("/")[2]
     review: dict[str, Any] = {
         "form": _form(policy, hash_, options.get("schema")), REVIEW: {"task": ids.shown("tsk", task.id), "hash": hash_},
-        **{k: options[k] for k in ("completion_event", "failure_event", "policy") if k in options},
+        **{k: options[k] for k in ("completion_event", "failure_event", "policy", "@deadline") if k in options},
     }  # fmt: skip
     plan = task_plan(
         "HUMAN", f"{task.name}.review", f"Apply or override: {task.name}"[:500], None, 1, options.get("assignee"),

@@ -15,12 +15,10 @@ from holdfast.engine.tasks import TaskFault
 from holdfast.store.port import PendingEvent
 from holdfast.worker import effects
 from holdfast.worker.standing import Phase
-from holdfast.worker.tasks import TaskCall
+from holdfast.worker.tasks import UNLIMITED, TaskCall
 
 if TYPE_CHECKING:
     from holdfast.worker.charts import ChartExecution
-
-UNLIMITED = 1 << 40  # checked before, as a whole
 
 
 def waiting_on(ex: ChartExecution) -> str:

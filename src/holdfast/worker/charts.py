@@ -7,6 +7,7 @@ snapshot; that, the history and the tasks it asks for are one turn. Only after i
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,16 +19,16 @@ from holdfast.engine.charts.configurations import configuration_of
 from holdfast.engine.charts.interpreter import Answer, ChartTurn, advance, start
 from holdfast.engine.charts.nodes import StepFault
 from holdfast.engine.charts.snapshots import Snapshot, Waiting, due, snapshot_from, snapshot_text
-from holdfast.engine.errors import HoldfastError
+from holdfast.engine.errors import HoldfastError, NotJson
 from holdfast.engine.journal import RowWords
 from holdfast.engine.replay import Call
 from holdfast.engine.tasks import TaskFault, TaskInfo, TaskPlan, plan_task
 from holdfast.engine.turns import Turn
 from holdfast.store.port import Claimed, PendingEvent
 from holdfast.worker import children, effects, endings, incidents, migrating, settling, tasks
-from holdfast.worker.chart_words import UNLIMITED, event_words, fault_words, transition_words, waiting_on
+from holdfast.worker.chart_words import event_words, fault_words, transition_words, waiting_on
 from holdfast.worker.standing import Phase
-from holdfast.worker.tasks import TaskCall
+from holdfast.worker.tasks import UNLIMITED, TaskCall
 from holdfast.worker.turns import UnderClaim
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 RUNNABLE = ("step", "transaction", "effect")
 EVENTS_OF_TURN = 50  # worked off in one commit; the rest go into the next
 OPEN_TASKS_LIMIT = 1_000
+OURS = ("task", "decided")  # fields of an event that only a task's answer has: guards may rely on them
 STANDINGS = frozenset((h.EFFECT_STARTED, h.EFFECT_RETRIED, h.EFFECT_UNKNOWN, h.EFFECT_RESOLVED))
 
 
@@ -50,11 +52,14 @@ class ChartExecution(UnderClaim):
         self.state = ""
         self.moving_to: int | None = None  # the version the next claim goes on with
         self.task_id = ids.effect_ids(self.tenant_id, self.id)
+        self.more = False  # events, answers or timers did not fit into the turn
+        self.left: set[str] = set()  # keys of open tasks that nobody waits for, and that may have happened
         self._written: tuple[Snapshot | None, bytes] = (None, b"")  # the snapshot that was encoded last
         if claimed.snapshot is not None:
             self.snapshot = snapshot_from(self.chart, claimed.snapshot)
             self.state = configuration_of(self.chart, bytes(self.snapshot.value)).text
             self.inbox.extend(self.snapshot.inbox)
+            self.left.update(self.snapshot.left)
 
     # -- from the claim on
 
@@ -79,6 +84,8 @@ class ChartExecution(UnderClaim):
                 endings.go_on(self, self.snapshot.ending)
             for row in claimed.tasks:
                 tasks.take_up(self, row)
+            if self.undo is not None:
+                endings.drop_open(self)
         self.decide()
 
     def _start(self) -> bool:
@@ -86,18 +93,24 @@ class ChartExecution(UnderClaim):
             given = self.definition.decode_input(self.claimed.input)
             now = self.worker.now()
             turn = start(self.chart, given, now)
-            self.apply(turn, self.plans(turn, now), "xstate.init", None, now)
+            plans = self.plans(turn, now)
         except (StepFault, TaskFault, HoldfastError) as fault:
             self.end("failed", fault_words(fault))
             return False
+        self.apply(turn, plans, "xstate.init", None, now)
         return True
 
     def decide(self) -> None:
         """Work off what is there, then commit what this caused or start what needs no commit."""
+        if self.moving_to is not None:  # the claim was to end with the migration, and an event kept it
+            self.worker.let_go(self)
+            return
+        self.more = True
         for _ in range(EVENTS_OF_TURN):
             if self.undo is None and self.snapshot is not None and self.snapshot.status != "active":
                 endings.reached(self)
-            if self.moving_to is not None or not self._one():
+            if not self._one() or self.moving_to is not None:
+                self.more = False
                 break
         if self.undo is not None and not self.open and not self.running:
             endings.finish(self)
@@ -111,13 +124,16 @@ class ChartExecution(UnderClaim):
         if self.undo is not None:
             return settling.take_due(self)
         assert self.snapshot is not None
-        if self.snapshot.incident is not None:
-            return False
+        if self.snapshot.incident is not None:  # what tasks answer is kept until somebody has resumed it
+            return self.waits > 0 and settling.take_due(self)
         if self.inbox:
             return self._work_off(self.inbox[0])
-        if (self.waits and settling.take_due(self)) or (self.snapshot.timers and self._due_timer()):
-            return True
         event = next((e for e in self.events if e.kind == "signal"), None) if self.events else None
+        due_at = self.next_at() if self.waits or self.snapshot.timers else None
+        if event is not None and (due_at is None or event.sent_at < due_at):
+            return self._event(event)  # it was here before the time was up, whoever was asleep since
+        if due_at is not None and ((self.waits and settling.take_due(self)) or self._due_timer()):
+            return True
         return event is not None and self._event(event)
 
     def _said(self) -> bool:
@@ -126,14 +142,17 @@ class ChartExecution(UnderClaim):
         if cancel is not None:
             endings.cancel(self, cancel)
             return True
+        resume = next((e for e in self.events if e.kind == "resume"), None)
+        if resume is not None:
+            incidents.resume(self, resume)
+            return True
         for event in self.events:
+            if event.kind == "signal" and self.undo is None and self.snapshot and self.snapshot.incident is None:
+                return False  # it came first, so it is taken first
             if event.kind == "resolution":
                 call = self.open.get(("effect", event.name))
                 if call is not None and effects.resolved(self, call, event):
                     return True
-            elif event.kind == "resume":
-                incidents.resume(self, event)
-                return True
             elif event.kind == "task":
                 self._person_answered(event)
                 return True
@@ -154,9 +173,15 @@ class ChartExecution(UnderClaim):
             if effect.type == "createTask" or (effect.type == "invoke" and "task" in effect.body["src"]):
                 params, given = _task_of(effect.type, effect.body)
                 plans[index] = plan_task(params, given, now, limit)
+            elif effect.type == "invoke":
+                size = len(codec.encode(effect.body["input"], limit=UNLIMITED))
+                self._check_size(f"the input of child {effect.body['id']!r}", size)
             elif effect.type in ("log", "emit", "send"):
                 self._check_size(f"what it {effect.type}s", len(codec.encode(effect.body, limit=UNLIMITED)))
-        self._check_size("its context", len(self._text(turn.snapshot)))
+        text = self._text(turn.snapshot)
+        self._check_size("its context", len(text))
+        if codec.may_be_deep(text):
+            codec.encode([[turn.snapshot.context]], "its context", UNLIMITED)  # history wraps it once more
         if len(self.open) + len(plans) > OPEN_TASKS_LIMIT:
             raise StepFault("", f"the instance would have more than {OPEN_TASKS_LIMIT:,} open tasks, the limit")
         return plans
@@ -199,19 +224,25 @@ class ChartExecution(UnderClaim):
             elif kind == "send":
                 children.send(self, body, snapshot.seq, index)
             elif kind == "emit":
-                self.record(h.EVENT_EMITTED, body["event"]["type"], codec.encode(body["event"]))
+                self.record(h.EVENT_EMITTED, body["event"]["type"], codec.encode(body["event"], limit=UNLIMITED))
             elif kind == "log":
-                self.record(h.LOGGED, "", codec.encode({"params": body["params"]}))
+                self.record(h.LOGGED, "", codec.encode({"params": body["params"]}, limit=UNLIMITED))
 
-    def _take(self, event: dict[str, Any], answer: Answer | None, cause: Any) -> ChartTurn | None:
-        """Advance; `cause(turn)` records what it was about; then everything that follows. None after an incident."""
+    def _take(
+        self, event: dict[str, Any], at: int, answer: Answer | None, source: dict[str, str],
+        cause: Callable[[ChartTurn], None],
+    ) -> ChartTurn | None:  # fmt: skip
+        """Advance; `cause(turn)` records what it was about; then everything that follows. None after an incident.
+
+        `at`: when it happened. `source`: what to put aside if it cannot be worked off."""
         assert self.snapshot is not None
         before, now = self.snapshot, self.worker.now()
+        event["at"] = moment_text(at)
         try:
             turn = advance(self.chart, before, event, now, answer)
             plans = self.plans(turn, now)
-        except (StepFault, TaskFault) as fault:
-            incidents.raise_(self, event, fault)
+        except (StepFault, TaskFault, NotJson) as fault:
+            incidents.raise_(self, event, fault, source)
             return None
         cause(turn)
         if not turn.stale:
@@ -220,15 +251,21 @@ class ChartExecution(UnderClaim):
 
     def _event(self, event: PendingEvent) -> bool:
         payload = codec.decode(event.payload)
-        given = {**payload} if isinstance(payload, dict) else {"data": payload}
-        given["type"], given["at"] = event.name, moment_text(event.sent_at)
+        given = payload if isinstance(payload, dict) else {"data": payload}
+        given["type"] = event.name
 
         def cause(turn: ChartTurn) -> None:
             self.consume(event)
             type_ = h.EVENT_RECEIVED if turn.handled else h.EVENT_IGNORED
             self.record(type_, event.name, event_words(event))
 
-        return self._take(given, None, cause) is not None
+        for key in OURS:
+            given.pop(key, None)
+        if event.name.startswith("xstate."):  # those are the chart's own; no door lets one in
+            self.consume(event)
+            self.record(h.EVENT_IGNORED, event.name, event_words(event))
+            return True
+        return self._take(given, event.sent_at, None, {"event": event.id}, cause) is not None
 
     def _work_off(self, waiting: Waiting) -> bool:
         answer = Answer(waiting.kind, waiting.id, waiting.visit) if waiting.kind else None
@@ -239,7 +276,7 @@ class ChartExecution(UnderClaim):
                 words = {"stale": turn.stale, "task": waiting.event.get("task")}
                 self.record(h.EVENT_IGNORED, waiting.event["type"], codec.encode(words))
 
-        turn = self._take(waiting.event, answer, cause)
+        turn = self._take(waiting.event, self.worker.now(), answer, {"answer": waiting.event["type"]}, cause)
         if turn is not None and waiting.failure and not turn.handled:
             endings.unhandled_failure(self, waiting)
         return turn is not None
@@ -254,7 +291,8 @@ class ChartExecution(UnderClaim):
         def cause(turn: ChartTurn) -> None:
             self.record(h.TIMER_FIRED, id_, codec.encode({"due": timer.due}))
 
-        return self._take(timer.event, Answer("timer", id_, timer.visit), cause) is not None
+        answer = Answer("timer", id_, timer.visit)
+        return self._take({**timer.event}, timer.due, answer, {"timer": id_}, cause) is not None
 
     # -- what people and children say
 
@@ -302,8 +340,9 @@ class ChartExecution(UnderClaim):
         if type_ == h.TRANSACTION_COMMITTED:  # its row and its history entry went with its own commit
             self.open.pop((call.kind, call.key), None)
             assert self.snapshot is not None
-            if self.undo is None:
+            if not self.unwanted(call):
                 self.inbox.append(tasks.answer_of(call, True, codec.decode(bytes(words.result))))
+            self.left.discard(call.key)
             return
         settling.settle(self, call, "succeeded", bytes(words.result))
 
@@ -316,22 +355,21 @@ class ChartExecution(UnderClaim):
     # -- after deciding
 
     def _dispatch(self) -> None:
-        ready = [c for c in self.open.values() if c.kind in RUNNABLE and c.state.phase is Phase.READY]
-        if self.undo is not None:
-            ready = [c for c in ready if settling.must_settle(c)]
-        for call in ready:
-            call.state.phase = Phase.RUNNING
-            self.running[call.key] = None
-            if call.kind == "effect" and call.state.next == "start":
-                effects.reserve(self, call)
         if self.moving_to is not None:  # whoever claims it next, perhaps we ourselves, goes on by the other version
             self.submit(
                 status="waiting", waiting_on="its next turn, by another version", run_at=self.worker.now(),
                 definition_version=self.moving_to, **self.where(),
             )  # fmt: skip
             return
-        more = self._more()
-        if not ready and not self.running and not more:
+        ready = [c for c in self.open.values() if c.kind in RUNNABLE and c.state.phase is Phase.READY]
+        if self.undo is not None:
+            ready = [c for c in ready if settling.must_settle(self, c)]
+        for call in ready:
+            call.state.phase = Phase.RUNNING
+            self.running[call.key] = None
+            if call.kind == "effect" and call.state.next == "start":
+                effects.reserve(self, call)
+        if not ready and not self.running and not self.more:
             self._hand_back()
             return
         if self.entries:
@@ -343,23 +381,29 @@ class ChartExecution(UnderClaim):
         if self.waits or (self.snapshot is not None and self.snapshot.timers):
             self._watch_clock()
 
-    def _more(self) -> bool:
-        """Whether there is more to work off than went into this turn."""
-        if self.undo is not None or self.snapshot is None or self.snapshot.incident is not None:
-            return False
-        return bool(self.inbox) or any(e.kind == "signal" for e in self.events)
+    def has_more(self) -> bool:
+        return self.more or super().has_more()
+
+    def unwanted(self, call: Call) -> bool:
+        return self.undo is not None or call.key in self.left
+
+    def harmless(self, call: Call) -> bool:
+        """A model that is asked twice answers twice, and nothing else happens."""
+        return isinstance(call, TaskCall) and call.task.type == "AI"
 
     def where(self) -> dict[str, Any]:
         if self.snapshot is None:
             return {}
         snapshot = self.snapshot
         ending = None if self.undo is None else {"status": self.undo.status, "error": self.undo.error}
-        if self.inbox or snapshot.inbox or ending != snapshot.ending:
-            snapshot = self.snapshot = msgspec.structs.replace(snapshot, inbox=list(self.inbox), ending=ending)
+        if self.inbox or snapshot.inbox or self.left or snapshot.left or ending != snapshot.ending:
+            snapshot = self.snapshot = msgspec.structs.replace(
+                snapshot, inbox=list(self.inbox), left=sorted(self.left), ending=ending
+            )
         return {"snapshot": self._text(snapshot), "current_state": self.state or None}
 
     def next_at(self) -> int | None:
-        times = [c.state.at for c in self.open.values() if c.state.phase is Phase.WAITING and c.state.at is not None]
+        times = [at for call in self.open.values() if (at := settling.due_at(call)) is not None]
         if self.snapshot is not None and self.undo is None and self.snapshot.incident is None:
             times += [timer.due for timer in self.snapshot.timers.values()]
         return min(times, default=None)

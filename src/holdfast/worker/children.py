@@ -11,6 +11,7 @@ from holdfast.engine.errors import HoldfastError
 from holdfast.engine.retry import error_payload
 from holdfast.engine.turns import NewEvent, NewInstance
 from holdfast.store.port import PendingEvent
+from holdfast.worker.tasks import UNLIMITED
 
 if TYPE_CHECKING:
     from holdfast.worker.charts import ChartExecution
@@ -32,7 +33,7 @@ def start(ex: ChartExecution, body: dict[str, Any]) -> None:
     ex.beyond_history()
     ex.starts.append(NewInstance(
         ex.tenant_id, child, definition.kind, definition.key, definition.version, None, definition.queue, 0, now,
-        codec.encode(body["input"]), ex.id, step, ex.claimed.trace_id, now, ex.id,
+        codec.encode(body["input"], limit=UNLIMITED), ex.id, step, ex.claimed.trace_id, now, ex.id,
     ))  # fmt: skip
 
 
@@ -70,7 +71,7 @@ def send(ex: ChartExecution, body: dict[str, Any], seq: int, index: int) -> None
         ex.record(h.EVENT_SENT, event["type"], codec.encode({"to": body["to"][:100], "error": str(error)}))
         return
     id_ = ids.derived("send", ex.tenant_id, ex.id, f"{seq}.{index}").hex()
-    payload = codec.encode({key: value for key, value in event.items() if key != "type"})
+    payload = codec.encode({key: value for key, value in event.items() if key != "type"}, limit=UNLIMITED)
     ex.record(h.EVENT_SENT, event["type"], codec.encode({"to": body["to"], "event_id": id_}))
     if to == ex.id:  # in line behind the answers that are there already
         ex.inbox.append(Waiting(event))

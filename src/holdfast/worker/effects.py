@@ -5,6 +5,7 @@ The rules are in `engine/effects.py`; here they are written into the turn: a his
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -38,7 +39,9 @@ def open_effect(ex: UnderClaim, call: Call, opened: RowWords | None, opened_type
     standing.opens_at = opened.opens_at
     standing.lookups = opened.lookups
     standing.unknown = opened.unknown
+    standing.returned, standing.escaped = opened.returned, opened.escaped
     if opened_type == h.EFFECT_STARTED:
+        standing.escaped = True
         lost = {"type": "WorkerLost", "message": "the worker that made the call was lost before it reported"}
         _unknown(ex, call, lost, quiet_at=standing.opens_at)
     elif opened_type == h.EFFECT_RETRIED:
@@ -59,6 +62,7 @@ def reserve(ex: UnderClaim, call: Call) -> None:
     standing: EffectStanding = call.state
     now = ex.worker.now()
     standing.started_at = now
+    standing.returned = False
     if not standing.first_started_at:
         standing.first_started_at = now
     standing.not_after = ex.worker.not_after()
@@ -76,6 +80,8 @@ def arrived(ex: UnderClaim, call: Call, value: Any, error: BaseException | None)
     if standing.next == "lookup":
         _looked_up(ex, call, value, error)
         return
+    standing.returned = not isinstance(error, (TimeoutError, asyncio.CancelledError))
+    standing.escaped = standing.escaped or not standing.returned
     if ex.worker.verbose:
         event = "effect_succeeded" if error is None else "effect_not_confirmed"
         ex.worker.note(ex, event, step=call.key, attempt=standing.attempt, **({"error": repr(error)} if error else {}))
@@ -83,7 +89,7 @@ def arrived(ex: UnderClaim, call: Call, value: Any, error: BaseException | None)
         _succeeded(ex, call, value, "call")
         return
     match known_from(error):
-        case "rejected" if standing.unknown:
+        case "rejected" if standing.unknown and not ex.harmless(call):
             # A refused repeat says nothing certain about the attempt before it, so it is not ours to close.
             _ask_person(
                 ex, call, "a repeat was rejected, and an earlier attempt may have happened", error_payload(error)
@@ -119,7 +125,7 @@ def _succeeded(ex: UnderClaim, call: Call, value: Any, via: str) -> None:
 
 def _failed(ex: UnderClaim, call: Call, error: dict[str, Any]) -> None:
     """Known not to have happened, and no further attempt."""
-    _row(ex, call, "failed", last_error=codec.encode(error))
+    _row(ex, call, "failed", last_error=_last(call, error))
     ex.answer(call, h.EFFECT_FAILED, {"attempt": call.state.attempt, "error": error})
 
 
@@ -128,7 +134,7 @@ def _not_applied(ex: UnderClaim, call: Call, error: BaseException) -> None:
     standing.unknown = False
     now = ex.worker.now()
     match after_failure(standing.attempt, call.spec.policy, error, now, ex.worker.entropy.random()):
-        case RetryAt(at) if ex.undo is None:
+        case RetryAt(at) if not ex.unwanted(call):
             _wait_to_start(ex, call, at, error_payload(error))
         case RetryAt() | GiveUp():
             _failed(ex, call, error_payload(error))
@@ -137,7 +143,7 @@ def _not_applied(ex: UnderClaim, call: Call, error: BaseException) -> None:
 def _wait_to_start(ex: UnderClaim, call: Call, at: int, error: dict[str, Any]) -> None:
     standing: EffectStanding = call.state
     ex.record(h.EFFECT_RETRIED, call.key, codec.encode(standing_words(call) | {"retry_at": at, "error": error}))
-    _row(ex, call, "outcome_unknown" if standing.unknown else "failed", last_error=codec.encode(error))
+    _row(ex, call, "outcome_unknown" if standing.unknown else "failed", last_error=_last(call, error))
     standing.next = "start"
     _wait(ex, call, at)
 
@@ -155,6 +161,8 @@ def _unknown(ex: UnderClaim, call: Call, error: dict[str, Any], *, quiet_at: int
             _wait_to_start(ex, call, at, error)
         case LookUp(at):
             _wait_to_look_up(ex, call, at, error)
+        case AskPerson() if ex.harmless(call):
+            _failed(ex, call, error)
         case AskPerson(reason):
             _ask_person(ex, call, reason, error)
 
@@ -162,7 +170,7 @@ def _unknown(ex: UnderClaim, call: Call, error: dict[str, Any], *, quiet_at: int
 def _wait_to_look_up(ex: UnderClaim, call: Call, at: int, error: dict[str, Any]) -> None:
     call.state.next = "lookup"
     ex.record(h.EFFECT_UNKNOWN, call.key, codec.encode(standing_words(call) | {"retry_at": at, "error": error}))
-    _row(ex, call, "outcome_unknown", last_error=codec.encode(error))
+    _row(ex, call, "outcome_unknown", last_error=_last(call, error))
     _wait(ex, call, at)
 
 
@@ -170,7 +178,7 @@ def _ask_person(ex: UnderClaim, call: Call, reason: str, error: dict[str, Any]) 
     standing: EffectStanding = call.state
     standing.next, standing.reason, standing.unknown = "person", reason, True
     ex.record(h.EFFECT_UNKNOWN, call.key, codec.encode(standing_words(call) | {"reason": reason, "error": error}))
-    _row(ex, call, "outcome_unknown", last_error=codec.encode(error), reason=reason)
+    _row(ex, call, "outcome_unknown", last_error=_last(call, error), reason=reason)
     _wait(ex, call, None)
     ex.worker.note(ex, "effect_outcome_unknown", step=call.key, reason=reason)
 
@@ -235,9 +243,9 @@ def resolved(ex: UnderClaim, call: Call, event: PendingEvent) -> bool:
         ex.release(call, h.EFFECT_SUCCEEDED, RowWords(result=msgspec.Raw(result), attempt=standing.attempt))
     elif choice == "abort":
         error = {"type": "Aborted", "message": f"aborted by {words['actor']}: {words['reason']}"}
-        _row(ex, call, "resolved", last_error=codec.encode(error), **said)
+        _row(ex, call, "resolved", last_error=_last(call, error), **said)
         ex.answer(call, h.EFFECT_FAILED, {"attempt": standing.attempt, "error": error, "aborted": True})
-    elif ex.undo is not None:  # it did not happen, and the instance is ending: nothing to start, nothing to undo
+    elif ex.unwanted(call):  # it did not happen, and nobody waits for it: nothing to start, nothing to undo
         _row(ex, call, "resolved", **said)
         error = {"type": "NotApplied", "message": "known not to have happened"}
         ex.answer(call, h.EFFECT_FAILED, {"attempt": standing.attempt, "error": error})
@@ -257,12 +265,18 @@ def _wait(ex: UnderClaim, call: Call, at: int | None) -> None:
         ex.waits += 1
 
 
+def _last(call: Call, error: dict[str, Any]) -> bytes:
+    """The error as the desk shows it, and whether every call came back: then none can act any more."""
+    return codec.encode(error | {"returned": call.state.returned and not call.state.escaped})
+
+
 def standing_words(call: Call) -> dict[str, Any]:
     standing: EffectStanding = call.state
     return {
         "attempt": standing.attempt, "mode": call.spec.mode, "first_started_at": standing.first_started_at,
         "started_at": standing.started_at, "not_after": standing.not_after, "opens_at": standing.opens_at,
-        "lookups": standing.lookups, "unknown": standing.unknown,
+        "lookups": standing.lookups, "unknown": standing.unknown, "returned": standing.returned,
+        "escaped": standing.escaped,
     }  # fmt: skip
 
 

@@ -60,13 +60,18 @@ def begin(ex: ChartExecution, status: str, error: dict[str, Any] | None) -> None
     """Nothing new begins. What may have happened is settled first; the rest is dropped."""
     ex.undo = Undo(status, error or {})
     ex.inbox.clear()
-    for call in list(ex.open.values()):
-        assert isinstance(call, TaskCall)
-        settling.drop(ex, call, f"the instance is {status}")
+    drop_open(ex)
     if ex.snapshot is not None:
         for id_, child in ex.snapshot.children.items():
             if child.workflow and not child.answered:
                 children.cancel(ex, f"{id_}@{child.visit}", "its parent is ending")
+
+
+def drop_open(ex: ChartExecution) -> None:
+    assert ex.undo is not None
+    for call in list(ex.open.values()):
+        assert isinstance(call, TaskCall)
+        settling.drop(ex, call, f"the instance is {ex.undo.status}")
 
 
 def go_on(ex: ChartExecution, words: dict[str, Any]) -> None:

@@ -57,7 +57,7 @@ def take_result(ex: ChartExecution, call: TaskCall, value: Any, error: BaseExcep
 
 
 def _may_retry(ex: ChartExecution, call: TaskCall, error: BaseException, at: int) -> bool:
-    if ex.undo is not None or isinstance(error, Rejected):
+    if ex.unwanted(call) or isinstance(error, Rejected):
         return False
     if isinstance(error, HoldfastError) and error.code in ("not_json", "payload_too_large"):
         return False
@@ -88,7 +88,8 @@ def _settled(
         ex.waits -= 1
     done = status == "succeeded"
     tasks.change(ex, call, status, output=result if done else None, error=None if done else result, completed_by=by)
-    if ex.undo is not None:
+    if ex.unwanted(call):
+        ex.left.discard(call.key)
         return
     value = codec.decode(result)
     if done and call.task.type == "AI":
@@ -106,8 +107,9 @@ def transaction_turn(ex: ChartExecution, call: TaskCall, entries: list[tuple[str
     payload = words[:-1] + b',"output":' + result + b"}"
     tasks.change(ex, call, "succeeded", output=result)
     turn = ex.seal_turn([*entries, (h.TASK_COMPLETED, call.key, payload)])
-    inbox = [*ex.inbox, tasks.answer_of(call, True, codec.decode(result))]
-    snapshot = msgspec.structs.replace(ex.snapshot, inbox=inbox)
+    answer = [] if ex.unwanted(call) else [tasks.answer_of(call, True, codec.decode(result))]
+    inbox = [*ex.inbox, *answer]
+    snapshot = msgspec.structs.replace(ex.snapshot, inbox=inbox, left=sorted(ex.left - {call.key}))
     last = turn.history[-1]
     turn.change = Change(
         ex.tenant_id, ex.id, ex.fence, "running", None, None, False, ex.woken, last[2], last[9], None,
@@ -116,19 +118,32 @@ def transaction_turn(ex: ChartExecution, call: TaskCall, entries: list[tuple[str
     return turn
 
 
+def due_at(call: Call) -> int | None:
+    """When a call that waits goes on: at its time, or at its task's deadline if that is sooner."""
+    if call.state.phase is not Phase.WAITING:
+        return None
+    at, deadline = call.state.at, call.task.deadline if isinstance(call, TaskCall) else None
+    if deadline is None or may_have_happened(call):
+        found: int | None = at
+    else:
+        found = deadline if at is None else min(at, deadline)
+    return found
+
+
+def may_have_happened(call: Call) -> bool:
+    return call.kind == "effect" and bool(call.state.unknown)
+
+
 def take_due(ex: ChartExecution) -> bool:
     """Go on with the open task whose time came first. False if none is due."""
     now = ex.worker.now()
-    first: Call | None = None
-    for call in ex.open.values():
-        at = call.state.at if call.state.phase is Phase.WAITING else None
-        if at is not None and at <= now and (first is None or at < first.state.at):
-            first = call
-    if first is None:
+    found = [(at, call) for call in ex.open.values() if (at := due_at(call)) is not None and at <= now]
+    if not found:
         return False
+    first = min(found, key=lambda one: one[0])[1]
     assert isinstance(first, TaskCall)
     deadline = first.task.deadline
-    if deadline is not None and deadline <= now and not (first.kind == "effect" and first.state.unknown):
+    if deadline is not None and deadline <= now and not may_have_happened(first):
         words = {"type": "DeadlinePassed", "message": f"not done by {moment_text(deadline)}"}
         settle(ex, first, "failed", codec.encode(words))
     elif first.kind == "timer":
@@ -160,9 +175,15 @@ def drop_named(ex: ChartExecution, name: str) -> None:
 
 
 def drop(ex: ChartExecution, call: TaskCall, reason: str) -> None:
-    """Nobody waits for it any more. An effect that may have happened is settled all the same."""
-    if must_settle(call):
+    """Nobody waits for it any more. An effect that may have happened is settled all the same, and nothing follows."""
+    if must_settle(ex, call):
+        if call.key not in ex.left:
+            ex.left.add(call.key)
+            ex.record(h.TASK_LEFT, call.key, codec.encode({"reason": reason}))
         return
+    if call in ex.transactions:  # in line behind the turn, and not begun
+        ex.transactions.remove(call)
+        ex.running.pop(call.key, None)
     ex.open.pop((call.kind, call.key), None)
     if call.state.phase is Phase.WAITING:
         ex.waits -= 1
@@ -171,8 +192,8 @@ def drop(ex: ChartExecution, call: TaskCall, reason: str) -> None:
     ex.worker.cancel_handler(ex, call)
 
 
-def must_settle(call: Call) -> bool:
+def must_settle(ex: ChartExecution, call: Call) -> bool:
     """Whether it may have happened, so that its outcome must be known before the instance ends."""
     if call.kind == "transaction":
-        return call.state.phase is Phase.RUNNING
+        return call.state.phase is Phase.RUNNING and call not in ex.transactions
     return call.kind == "effect" and (bool(call.state.unknown) or call.state.phase is Phase.RUNNING)

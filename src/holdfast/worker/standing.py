@@ -31,13 +31,18 @@ class Standing:
 class EffectStanding(Standing):
     """An effect's own: what happens when its wait is over, and the times of its latest attempt."""
 
-    __slots__ = ("first_started_at", "lookups", "next", "not_after", "opens_at", "reason", "started_at", "unknown")
+    __slots__ = (
+        "escaped", "first_started_at", "lookups", "next", "not_after", "opens_at", "reason", "returned", "started_at",
+        "unknown",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         super().__init__()
         self.next = "start"  # start | lookup | person
         self.reason = ""
         self.unknown = False  # nobody knows what became of the last attempt
+        self.returned = False  # the last attempt's call came back, with whatever: it cannot act any more
+        self.escaped = False  # some attempt's call never came back: it may act still
         self.lookups = 0
         self.first_started_at = 0
         self.started_at = 0

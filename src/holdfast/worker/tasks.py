@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.app.registry import TaskHandler
     from holdfast.worker.charts import ChartExecution
 
+UNLIMITED = 1 << 40  # checked before, part by part
 AI_SECONDS = 60.0
 EMAIL_SECONDS = 300.0
 AUTOMATIC = ("HTTP", "EMAIL", "AI", "SYSTEM")
@@ -138,10 +139,15 @@ def open_task(
     else:
         call = _automatic(ex, task)
         opened = words_from(standing) if standing else None
+        if opened is not None and call.kind != "effect" and standing_type != h.TASK_RETRIED:
+            call = _orphan(task)
         call.state = EffectStanding() if call.kind == "effect" else Standing()
         if call.kind == "effect" and opened is not None:
             ex.open[call.kind, call.key] = call
             effects.open_effect(ex, call, opened, standing_type or "")
+            if call.state.next == "lookup" and call.spec.lookup is None:
+                call.state.next, call.state.reason = "person", "its handler has no lookup any more"
+                call.state.wait_until(None)
         elif opened is not None and standing_type == h.TASK_RETRIED:
             call.state.attempt = opened.attempt + 1
             call.state.wait_until(opened.retry_at)
@@ -162,11 +168,25 @@ def _automatic(ex: ChartExecution, task: Task) -> TaskCall:
     handler = ex.worker.task_handler(task.type, task.options.get("handler", task.name))
     try:
         spec = _missing(task) if handler is None else _spec(handler, task)
-    except (HoldfastError, ValueError) as error:
+        if isinstance(spec, EffectSpec):
+            return TaskCall("effect", task, _args(task), spec)
+    except (HoldfastError, ValueError, TypeError, OverflowError) as error:
         spec = _refusing(task, str(error))
-    if isinstance(spec, EffectSpec):
-        return TaskCall("effect", task, codec.encode({"input": kept_input(task), **_for_handler(task)}), spec)
     return TaskCall("transaction" if isinstance(spec, TransactionSpec) else "step", task, b"", spec)
+
+
+def _args(task: Task) -> bytes:
+    """What an effect's record shows of its request. Input and options were measured one by one when it was born."""
+    return codec.encode({"input": kept_input(task), **_for_handler(task)}, limit=UNLIMITED)
+
+
+def _orphan(task: Task) -> TaskCall:
+    """An effect that was begun, and whose handler is not there or no effect any more: only a person can settle it."""
+
+    def refuse() -> None:
+        raise Rejected("its handler is not registered as an effect any more")
+
+    return TaskCall("effect", task, _args(task), effect_spec(refuse, (), mode="manual", max_attempts=1))
 
 
 def _for_handler(task: Task) -> dict[str, Any]:

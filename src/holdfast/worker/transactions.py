@@ -33,13 +33,16 @@ def start(worker: Worker, ex: UnderClaim, call: Call) -> None:
         ex.running[call.key] = None
         return
     ex.committing = True
-    ex.running[call.key] = asyncio.get_running_loop().create_task(_run(worker, ex, call))
+    task = asyncio.get_running_loop().create_task(_run(worker, ex, call))
+    task.add_done_callback(lambda _: _leave(ex))
+    ex.running[call.key] = task
 
 
 async def _run(worker: Worker, ex: UnderClaim, call: Call) -> None:
     spec = call.spec
     kept: dict[str, Any] = {}
     entries = list(ex.entries)
+    changes = dict(ex.task_changes)
 
     def handler(tx: Any) -> Any:
         if spec.signature.info is None:
@@ -81,6 +84,7 @@ async def _run(worker: Worker, ex: UnderClaim, call: Call) -> None:
         )
     except HandlerRaised as raised:
         error = raised.error
+        ex.task_changes = changes  # its own turn, if it got that far, has settled its task here
     except Exception as lost:
         log.warning("transaction_reply_lost", step=call.key, error=repr(lost))
         outcome = await _look(worker, kept.get("turn"))
@@ -88,6 +92,14 @@ async def _run(worker: Worker, ex: UnderClaim, call: Call) -> None:
     ex.committing = False
     if not ex.abandoned:
         worker.guard(ex, _go_on, worker, ex, call, error, outcome, kept, len(entries))
+
+
+def _leave(ex: UnderClaim) -> None:
+    """However it ended, cancelled before its first line too: of an execution that was abandoned meanwhile, what effects
+    brought behind it was left for us to keep."""
+    if ex.abandoned:
+        ex.committing = False
+        ex._keep_evidence()
 
 
 def _go_on(

@@ -106,6 +106,18 @@ class UnderClaim:
     def next_at(self) -> int | None:
         raise NotImplementedError
 
+    def has_more(self) -> bool:
+        """Whether something here waits to be decided, now that the turn is on disk."""
+        return bool(self.events or self.waits)
+
+    def unwanted(self, call: Call) -> bool:
+        """Whether nobody waits for its answer: it is settled if it may have happened, and never begun anew."""
+        return self.undo is not None
+
+    def harmless(self, call: Call) -> bool:
+        """Whether it does not matter if it happened: no person need find out."""
+        return False
+
     # -- the turn being gathered
 
     def _begin_turn(self) -> None:
@@ -300,7 +312,7 @@ class UnderClaim:
         self.next_transaction()
         if self.arrived and not self.committing:
             self.take_arrivals()
-        elif (self.events or self.waits) and not self.committing:
+        elif self.has_more() and not self.committing:
             self.decide()  # an event, or a timer that fell due while the turn was on its way
 
     def next_transaction(self) -> None:

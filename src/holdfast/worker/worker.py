@@ -18,7 +18,7 @@ import structlog
 from uuid_utils import uuid4
 
 from holdfast.app.definitions import Charts
-from holdfast.app.registry import Definition, TaskHandler
+from holdfast.app.registry import Definition, TaskHandler, no_function
 from holdfast.engine import codec, ids
 from holdfast.engine.effects import LEASE, LEASE_MARGIN
 from holdfast.engine.errors import WorkflowNotRegistered
@@ -49,10 +49,6 @@ ATTEMPTS_LIMIT = 5  # claims in a row without a committed turn; the last three o
 def _migrations(events: Sequence[PendingEvent]) -> list[int]:
     """The versions that these events want an instance moved to."""
     return [codec.decode(event.payload)["version"] for event in events if event.kind == "migrate"]
-
-
-def _no_function(*_: Any) -> None:
-    raise AssertionError("a chart has no function")
 
 
 def salts() -> Iterator[bytes]:
@@ -334,10 +330,13 @@ class Worker:
         """What a parent names: code registered here, or a published chart."""
         if self.registry.has(key):
             return self.registry.find(key, version)
-        newest = version or self.charts.newest_known(tenant_id, key)
-        if newest is None:
-            raise WorkflowNotRegistered(key, version, [])
-        return Definition("chart", key, newest, "default", _no_function)
+        if version is None:
+            version = self.charts.newest_known(tenant_id, key)
+            if version is None:
+                raise WorkflowNotRegistered(key, version, [])
+        else:
+            self.charts.check_startable(tenant_id, key, version)
+        return Definition("chart", key, version, "default", no_function)
 
     def _unproved(self) -> bool:
         """Whether something runs here that has not committed a turn under its claim: it might be what kills us."""
@@ -453,6 +452,10 @@ class Worker:
     def broken(self, execution: UnderClaim, error: BaseException) -> None:
         """A broken promise of our own: record it, drop the execution, let the claim be taken up afresh."""
         log.error("execution_broken", instance_id=ids.instance_word(execution.id), error=repr(error), exc_info=error)
+        self.let_go(execution)
+
+    def let_go(self, execution: UnderClaim) -> None:
+        """Whoever claims it next, perhaps we ourselves, starts from what is on disk."""
         self._abandon(execution)
         self.spawn(self._let_go(execution))
 

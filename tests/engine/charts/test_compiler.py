@@ -210,12 +210,29 @@ def test_a_span_of_a_task_that_is_none_is_refused(key: str, params: dict[str, An
         assert problems(task(**params, **{key: value})) == []
 
 
-@pytest.mark.parametrize("key", ["run_at", "due_at", "follow_up_at"])
-def test_a_moment_of_a_task_that_is_none_is_refused(key: str) -> None:
+@pytest.mark.parametrize(("key", "type_"), [("run_at", "TIMER"), ("due_at", "HUMAN"), ("follow_up_at", "HUMAN")])
+def test_a_moment_of_a_task_that_is_none_is_refused(key: str, type_: str) -> None:
     for value in ("tomorrow", "2027-01-31T09:00:00", 5, None):
-        assert only(task(type="HUMAN", **{key: value})).path == f"/states/first/entry/params/{key}", value
+        assert only(task(type=type_, **{key: value})).path == f"/states/first/entry/params/{key}", value
     for value in ("2027-01-31T09:00:00Z", {"@expr": "event.at"}):
-        assert problems(task(type="HUMAN", **{key: value})) == []
+        assert problems(task(type=type_, **{key: value})) == []
+
+
+@pytest.mark.parametrize("key", ["delay", "run_at", "redact", "calendar"])
+def test_what_a_person_cannot_be_told_is_refused(key: str) -> None:
+    paths = [problem.path for problem in problems(task(type="HUMAN", **{key: "PT1H"}))]
+    assert paths and set(paths) == {f"/states/first/entry/params/{key}"}
+
+
+@pytest.mark.parametrize("given", [{"factor": [2]}, {"first": "soon"}, {"jitter": "0.2"}, {"often": 3}, "soon"])
+def test_a_backoff_that_is_none_is_refused(given: Any) -> None:
+    assert only(task(type="SYSTEM", backoff=given)).path.startswith("/states/first/entry/params/backoff")
+    right = {"first": "PT1S", "factor": 2, "cap": {"@expr": "context.cap"}, "jitter": 0.1}
+    assert problems(task(type="SYSTEM", backoff=right)) == []
+
+
+def test_a_handler_is_written_out() -> None:
+    assert only(task(type="SYSTEM", handler={"@expr": "event.name"})).path == "/states/first/entry/params/handler"
 
 
 # -- addresses

@@ -132,12 +132,6 @@ def test_what_cannot_be_right_or_could_grow_is_refused_before_it_runs(text: Any,
         compile_expression(text)
 
 
-def test_a_loop_over_much_data_is_refused_when_it_runs() -> None:
-    program = compile_expression("context.items.exists(i, i == 'x')")
-    with pytest.raises(ExpressionFailed, match="the limit is 65,536"):
-        program.run(Scope({"items": ["y" * 100] * 1000}, EVENT, {}))
-
-
 def test_long_loops_are_stopped() -> None:
     text = "[0,1,2,3,4,5,6,7,8,9].all(a, context.n.all(b, a >= 0 && b >= 0))"
     with pytest.raises(ExpressionFailed, match="budget"):
@@ -157,7 +151,7 @@ def test_params_are_visible_inside_named_guards_and_actions() -> None:
 def test_the_short_way_gives_what_cel_gives_or_leaves_it_to_cel(text: str) -> None:
     from holdfast.engine.charts.expressions import Cel, _environment
 
-    program, whole = compile_expression(text), Cel(text, _environment.compile(text), False)
+    program, whole = compile_expression(text), Cel(text, _environment.compile(text))
     values = [
         0, 9, 10, 11, -10, 2**53, 2**62, 2**63 - 1, -(2**63), True, False, None, 1.5, 10.0, "", "a", "b", "ä", [], [10],
         {}, {"a": 1},

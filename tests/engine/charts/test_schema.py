@@ -120,7 +120,7 @@ EVERYTHING: dict[str, Any] = {
                 {"type": "cancelTask", "params": {"name": "t"}},
                 {"type": "createTask", "params": {
                     "type": "HUMAN", "name": "t", "assignee": EXPR, "groups": ["g"], "form": {"@expr": 5},
-                    "completion_event": "E", "failure_event": "E", "max_attempts": 3, "delay": "PT1H",
+                    "completion_event": "E", "failure_event": "E", "max_attempts": 3, "deadline": "PT1H",
                 }},
                 {"type": "createTask", "params": {"type": "TIMER", "name": "t", "run_at": {"@expr": "context.at"}}},
                 {"type": "createTask", "params": {

@@ -10,8 +10,6 @@ _OF_ALL: Schema = {
     "title": ref("value", "A line for people."),
     "description": ref("value", "More for people."),
     "input": ref("value", "What it is given."),
-    "delay": ref("taskSpan", "Start only after this span of time; not together with `run_at`."),
-    "run_at": ref("taskMoment", "Start only at this moment; not together with `delay`."),
     "deadline": ref("taskSpan", "It fails if it is not done this span of time after it was created."),
     "max_attempts": {"description": "How often it is tried.", "type": "integer", "minimum": 1, "maximum": 1000},
     "backoff": ref("value", "How long to wait between attempts."),
@@ -25,8 +23,11 @@ _OF_ALL: Schema = {
         minLength=1,
         pattern=r"^(?!xstate\.)",
     ),
-    "redact": ref("value", "Fields whose values are not kept."),
     "tags": ref("value", "Words to find it by."),
+}
+_LATER: Schema = {
+    "delay": ref("taskSpan", "Start only after this span of time; not together with `run_at`."),
+    "run_at": ref("taskMoment", "Start only at this moment; not together with `delay`."),
 }
 _COMPUTED: Schema = {"type": ["object", "array"]}  # for `if`: an expression is an object
 _PEOPLE: Schema = {
@@ -41,6 +42,7 @@ _PEOPLE: Schema = {
     "due_in": ref("taskSpan", "Due this span of time after it was created."),
 }
 _EFFECT: Schema = {
+    **_LATER,
     "mode": text(
         "keyed: the receiver recognises our idempotency key, so it may be tried again; manual: a person settles an "
         "unknown outcome.",
@@ -70,7 +72,7 @@ _OF_TYPE: dict[str, Schema] = {
             "type": ["object", "boolean"],
         },
     },
-    "TIMER": {"calendar": ref("value", "A moment in a calendar and zone.")},
+    "TIMER": {**_LATER, "calendar": ref("value", "A moment in a calendar and zone.")},
     "HTTP": {
         **_EFFECT,
         "method": ref("value", "GET, POST … (POST if left out)."),
@@ -124,6 +126,7 @@ _OF_TYPE: dict[str, Schema] = {
         ),
         "model": ref("value", "Which model, if not the usual one."),
         "schema": {"description": "A JSON Schema of the answer.", "type": ["object", "null"]},
+        "redact": ref("value", "Fields of the input whose values are not kept."),
         "policy": {
             "description": "What the answer may cause. Left out: nothing, and only as a suggestion.",
             "type": ["object", "null"],
@@ -154,7 +157,7 @@ _OF_TYPE: dict[str, Schema] = {
         "max_output_bytes": ref("value", "How much answer is read at most."),
         "timeout_seconds": ref("value", "How long one call may take."),
     },
-    "SYSTEM": {"handler": ref("value", "The registered function; the task's name if left out.")},
+    "SYSTEM": {**_LATER, "handler": text("The registered function; the task's name if left out.", minLength=1)},
 }
 _RULES: dict[str, Schema] = {
     "TIMER": {"anyOf": [{"required": [key]} for key in ("delay", "run_at", "calendar")]},

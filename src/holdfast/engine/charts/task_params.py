@@ -14,23 +14,24 @@ from holdfast.engine.tasks import TYPES
 from holdfast.engine.templates import check
 
 COMMON = frozenset((
-    "type", "name", "title", "description", "input", "delay", "run_at", "max_attempts", "backoff", "timeout",
-    "completion_event", "failure_event", "redact", "tags", "deadline",
+    "type", "name", "title", "description", "input", "max_attempts", "backoff", "timeout", "completion_event",
+    "failure_event", "tags", "deadline",
 ))  # fmt: skip
-EFFECT = frozenset(("mode", "window"))
+LATER = frozenset(("delay", "run_at"))
+EFFECT = LATER | frozenset(("mode", "window"))
 OF_TYPE = {
     "HUMAN": frozenset(("assignee", "groups", "priority", "due_in", "due_at", "follow_up_in", "follow_up_at", "form")),
-    "TIMER": frozenset(("calendar",)),
+    "TIMER": LATER | frozenset(("calendar",)),
     "HTTP": EFFECT | frozenset((
         "method", "url", "headers", "query", "json", "form", "body", "max_response_bytes", "follow_redirects",
         "outcomes", "output", "idempotency_header",
     )),
     "EMAIL": EFFECT | frozenset(("to", "cc", "bcc", "reply_to", "from", "subject", "text", "html", "headers", "data")),
     "AI": EFFECT | frozenset((
-        "prompt", "model", "schema", "policy", "max_tokens", "max_cost", "price_in", "price_out", "currency",
+        "prompt", "model", "schema", "redact", "policy", "max_tokens", "max_cost", "price_in", "price_out", "currency",
         "assignee", "groups", "priority", "due_in", "max_input_bytes", "max_output_bytes", "timeout_seconds",
     )),
-    "SYSTEM": frozenset(("handler",)),
+    "SYSTEM": LATER | frozenset(("handler",)),
 }  # fmt: skip
 
 
@@ -57,6 +58,9 @@ def check_task(given: dict[str, Any], *, invoked: bool) -> list[tuple[str, str]]
     attempts = given.get("max_attempts", 1)
     if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= 1000:
         problems.append(("/max_attempts", "expected a whole number from 1 to 1,000"))
+    problems += _of_backoff(given.get("backoff"))
+    if "handler" in given and (not isinstance(given["handler"], str) or not given["handler"]):
+        problems.append(("/handler", "expected the name of a handler, written out (no expression)"))
     if "mode" in given and given["mode"] not in ("keyed", "manual"):
         problems.append(("/mode", 'expected "keyed" or "manual"'))
     if sum(key in given for key in ("delay", "run_at", "calendar")) > 1:
@@ -72,6 +76,25 @@ def check_task(given: dict[str, Any], *, invoked: bool) -> list[tuple[str, str]]
         problems.append(("/priority", "expected a whole number from -1,000 to 1,000"))
     if not problems:
         problems += _OF_ITS_OWN.get(type_, _nothing)(given)
+    return problems
+
+
+def _of_backoff(given: Any) -> list[tuple[str, str]]:
+    if given is None or not _literal(given):
+        return []
+    parts = given if isinstance(given, dict) else {"first": given}
+    problems = []
+    for name, value in parts.items():
+        where = f"/backoff/{name}" if isinstance(given, dict) else "/backoff"
+        if name not in ("first", "factor", "cap", "jitter"):
+            problems.append((where, "expected first, factor, cap or jitter"))
+        elif not _literal(value):
+            continue
+        elif name in ("first", "cap"):
+            if isinstance(problem := span(value), str):
+                problems.append((where, problem))
+        elif isinstance(value, bool) or not isinstance(value, (int, float)):
+            problems.append((where, "expected a number"))
     return problems
 
 

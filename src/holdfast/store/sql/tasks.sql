@@ -1,53 +1,42 @@
--- name: read_task
-select id, instance_id, definition_key, key, type, name, title, status, run_at, attempts, max_attempts, locked_by,
+-- part: task_columns
+id, instance_id, definition_key, key, type, name, title, status, run_at, attempts, max_attempts, locked_by,
   locked_at, fence, idempotency_key, input, options, output, error, trace_id, assignee, groups, priority, due_at,
   follow_up_at, invoke_id, version, created_at, started_at, completed_at, completed_by
+
+-- part: task_wanted
+(cast(:status as text) is null or status = cast(:status as text))
+  and (cast(:type as text) is null or type = cast(:type as text))
+  and (cast(:assignee as text) is null or assignee = cast(:assignee as text))
+  and (cast(:group as text) is null or groups like cast(:group as text) escape '~')
+
+-- name: read_task
+select {task_columns}
 from holdfast.tasks where tenant_id = :tenant_id and id = :id
 
 -- name: list_tasks
-select id, instance_id, definition_key, key, type, name, title, status, run_at, attempts, max_attempts, locked_by,
-  locked_at, fence, idempotency_key, input, options, output, error, trace_id, assignee, groups, priority, due_at,
-  follow_up_at, invoke_id, version, created_at, started_at, completed_at, completed_by
+select {task_columns}
 from holdfast.tasks where tenant_id = :tenant_id
-  and (cast(:status as text) is null or status = cast(:status as text))
-  and (cast(:type as text) is null or type = cast(:type as text))
-  and (cast(:assignee as text) is null or assignee = cast(:assignee as text))
-  and (cast(:group as text) is null or groups like cast(:group as text) escape '~')
+  and {task_wanted}
 order by created_at desc, key limit :limit
 
 -- name: list_open_tasks
-select id, instance_id, definition_key, key, type, name, title, status, run_at, attempts, max_attempts, locked_by,
-  locked_at, fence, idempotency_key, input, options, output, error, trace_id, assignee, groups, priority, due_at,
-  follow_up_at, invoke_id, version, created_at, started_at, completed_at, completed_by
+select {task_columns}
 from holdfast.tasks where tenant_id = :tenant_id and status in ('pending', 'running')
-  and (cast(:status as text) is null or status = cast(:status as text))
-  and (cast(:type as text) is null or type = cast(:type as text))
-  and (cast(:assignee as text) is null or assignee = cast(:assignee as text))
-  and (cast(:group as text) is null or groups like cast(:group as text) escape '~')
+  and {task_wanted}
 order by priority desc, created_at, key limit :limit
 
 -- name: list_inbox
 -- The inbox. Says closed_at is null so that the planner may use the small index of what people have open.
-select id, instance_id, definition_key, key, type, name, title, status, run_at, attempts, max_attempts, locked_by,
-  locked_at, fence, idempotency_key, input, options, output, error, trace_id, assignee, groups, priority, due_at,
-  follow_up_at, invoke_id, version, created_at, started_at, completed_at, completed_by
+select {task_columns}
 from holdfast.tasks
 where tenant_id = :tenant_id and type = 'HUMAN' and closed_at is null and status in ('pending', 'running')
-  and (cast(:status as text) is null or status = cast(:status as text))
-  and (cast(:type as text) is null or type = cast(:type as text))
-  and (cast(:assignee as text) is null or assignee = cast(:assignee as text))
-  and (cast(:group as text) is null or groups like cast(:group as text) escape '~')
+  and {task_wanted}
 order by priority desc, created_at, key limit :limit
 
 -- name: tasks_of_instance
-select id, instance_id, definition_key, key, type, name, title, status, run_at, attempts, max_attempts, locked_by,
-  locked_at, fence, idempotency_key, input, options, output, error, trace_id, assignee, groups, priority, due_at,
-  follow_up_at, invoke_id, version, created_at, started_at, completed_at, completed_by
+select {task_columns}
 from holdfast.tasks where tenant_id = :tenant_id and instance_id = :instance_id
-  and (cast(:status as text) is null or status = cast(:status as text))
-  and (cast(:type as text) is null or type = cast(:type as text))
-  and (cast(:assignee as text) is null or assignee = cast(:assignee as text))
-  and (cast(:group as text) is null or groups like cast(:group as text) escape '~')
+  and (not cast(:open as boolean) or status in ('pending', 'running')) and {task_wanted}
 order by created_at, key limit :limit
 
 -- name: claim_task

@@ -70,7 +70,19 @@ changed as (
   returning i.id, (c.release and i.locked_by is not null) as kept
 )
 
+-- name: commit_told
+-- The events of this batch whose turns have won. A start looks here for those it is born with.
+told as (
+  select e.*
+  from unnest(:event_1::text::text[], :event_2::text::bytea[], :event_3::text::text[], :event_4::text::text[], :event_5::text::text[],
+              :event_6::text::bytea[], :event_7::text::bigint[], :event_8::text::bytea[], :event_9::text::bytea[])
+    as e(tenant_id, instance_id, id, kind, name, payload, sent_at, by, task_id)
+  where e.by is null or exists (select 1 from won where won.tenant_id = e.tenant_id and won.instance_id = e.by)
+)
+
 -- name: commit_starts
+-- What this statement inserts it cannot update: a child that is told something in the turn that starts it (as a rule
+-- that it is cancelled) is born woken, or its first claim would not read its events.
 -- A start may name a worker that has room for it; locked like `me`, so that fencing either sees the claim or stops it.
 claimant as materialized (
   select id from holdfast.workers
@@ -79,14 +91,15 @@ claimant as materialized (
 ), started as (
   insert into holdfast.instances (tenant_id, id, kind, definition_key, definition_version, business_key, status,
                                   queue, priority, run_at, input, parent_id, parent_step, trace_id, created_at,
-                                  locked_by, locked_at, started_at, fence, attempts)
+                                  locked_by, locked_at, started_at, fence, attempts, woken)
   select s.tenant_id, s.id, s.kind, s.definition_key, s.definition_version, s.business_key,
          case when claimant.id is null then 'pending' else 'running' end,
-         s.queue, s.priority, case when claimant.id is null then s.run_at end, s.input, s.parent_id, s.parent_step,
-         s.trace_id, s.created_at,
+         s.queue, s.priority,
+         case when claimant.id is null then least(s.run_at, case when w.events > 0 then :now::bigint end) end,
+         s.input, s.parent_id, s.parent_step, s.trace_id, s.created_at,
          claimant.id, case when claimant.id is not null then s.created_at end,
          case when claimant.id is not null then s.created_at end,
-         (claimant.id is not null)::integer, (claimant.id is not null)::integer
+         (claimant.id is not null)::integer, (claimant.id is not null)::integer, coalesce(w.events, 0)
   from unnest(:start_1::text::text[], :start_2::text::bytea[], :start_3::text::text[], :start_4::text::text[], :start_5::text::integer[],
               :start_6::text::text[], :start_7::text::text[], :start_8::text::integer[], :start_9::text::bigint[], :start_10::text::bytea[],
               :start_11::text::bytea[], :start_12::text::text[], :start_13::text::text[], :start_14::text::bigint[], :start_15::text::bytea[],
@@ -94,21 +107,27 @@ claimant as materialized (
     as s(tenant_id, id, kind, definition_key, definition_version, business_key, queue, priority, run_at, input,
          parent_id, parent_step, trace_id, created_at, by, claimed_by)
   left join claimant on claimant.id = s.claimed_by
+  left join (select tenant_id, instance_id, count(*) as events from told group by tenant_id, instance_id) w
+    on w.tenant_id = s.tenant_id and w.instance_id = s.id
   where s.by is null or exists (select 1 from won where won.tenant_id = s.tenant_id and won.instance_id = s.by)
   on conflict do nothing
-  returning id, locked_by is not null as claimed
+  returning tenant_id, id, locked_by is not null as claimed
 )
 
 -- name: commit_events
--- An event for an instance that has ended is not kept: its sender is told.
+-- An event for an instance that has ended is not kept: its sender is told. One that is born here is not there yet.
 sent as (
   insert into holdfast.events (tenant_id, instance_id, id, kind, name, payload, sent_at)
   select e.tenant_id, e.instance_id, e.id, e.kind, e.name, e.payload, e.sent_at
-  from unnest(:event_1::text::text[], :event_2::text::bytea[], :event_3::text::text[], :event_4::text::text[], :event_5::text::text[],
-              :event_6::text::bytea[], :event_7::text::bigint[], :event_8::text::bytea[], :event_9::text::bytea[])
-    as e(tenant_id, instance_id, id, kind, name, payload, sent_at, by, task_id)
-  join holdfast.instances i on i.tenant_id = e.tenant_id and i.id = e.instance_id and i.completed_at is null
-  where (e.by is null or exists (select 1 from won where won.tenant_id = e.tenant_id and won.instance_id = e.by))
+  from told e
+  cross join lateral (
+    -- The limit keeps this a look-up by primary key: no other index can answer it before it is done.
+    select i.completed_at from holdfast.instances i where i.tenant_id = e.tenant_id and i.id = e.instance_id
+    union all
+    select null from started where started.tenant_id = e.tenant_id and started.id = e.instance_id
+    limit 1
+  ) receiver
+  where receiver.completed_at is null
     and (e.task_id is null or exists (select 1 from tasked where tasked.id = e.task_id))
   on conflict do nothing
   returning tenant_id, instance_id
@@ -189,7 +208,8 @@ tasks_made as (
 
 -- name: commit_task_changes
 -- Settled once: whoever committed first has won, a person or a worker. A worker's turn also says that its instance has
--- taken note, which a person's word alone does not.
+-- taken note, which a person's word alone does not. That word stands on the version the person saw, and goes together
+-- with the event that carries it: where an event of that id is there already, neither is written.
 tasked as (
   update holdfast.tasks t set
     status = case when t.completed_at is null then c.status else t.status end,
@@ -207,11 +227,15 @@ tasked as (
       :taskchange_7::text::bytea[], :taskchange_8::text::bigint[], :taskchange_9::text::bytea[],
       :taskchange_10::text::bytea[], :taskchange_11::text::text[], :taskchange_12::text::bytea[],
       :taskchange_13::text::bigint[], :taskchange_14::text::bigint[], :taskchange_15::text::text[],
-      :taskchange_16::text::bytea[], :taskchange_17::text::bytea[])
+      :taskchange_16::text::bytea[], :taskchange_17::text::bytea[], :taskchange_18::text::integer[])
     as c(tenant_id, id, instance_id, status, run_at, attempts, locked_by, fence, output, error, standing_type, standing,
-         at, completed_at, completed_by, by, input)
+         at, completed_at, completed_by, by, input, version)
   where t.tenant_id = c.tenant_id and t.id = c.id and t.closed_at is null
-    and case when c.by is null then t.completed_at is null
+    and (c.version is null or t.version = c.version)
+    and case when c.by is null then t.completed_at is null and not exists (
+               select 1 from told join holdfast.events e
+                 on e.tenant_id = told.tenant_id and e.instance_id = told.instance_id and e.id = told.id
+               where told.task_id = c.id)
              else exists (select 1 from won where won.tenant_id = c.tenant_id and won.instance_id = c.by) end
   returning t.id
 )

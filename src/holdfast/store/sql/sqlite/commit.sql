@@ -106,9 +106,9 @@ on conflict do nothing
 
 -- name: commit_task_changes
 -- Settled once: whoever committed first has won, a person or a worker. A worker's turn also says that its instance has
--- taken note, which a person's word alone does not.
+-- taken note, which a person's word alone does not. That word stands on the version the person saw.
 with c(tenant_id, id, instance_id, status, run_at, attempts, locked_by, fence, output, error, standing_type, standing,
-       at, completed_at, completed_by, by_id, input) as (values {rows})
+       at, completed_at, completed_by, by_id, input, version) as (values {rows})
 update holdfast.tasks as t set
   status = iif(t.completed_at is null, c.status, t.status), run_at = iif(t.completed_at is null, c.run_at, null),
   attempts = max(t.attempts, c.attempts), locked_by = c.locked_by,
@@ -121,4 +121,4 @@ update holdfast.tasks as t set
   closed_at = iif(c.by_id is null, null, c.completed_at), input = coalesce(c.input, t.input)
 from c
 where t.tenant_id = c.tenant_id and t.id = c.id and t.closed_at is null
-  and (c.by_id is not null or t.completed_at is null)
+  and (c.by_id is not null or t.completed_at is null) and (c.version is null or t.version = c.version)
