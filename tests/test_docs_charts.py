@@ -1,6 +1,6 @@
-"""The charts and tasks in the docs are true: what is fenced as ```json chart or ```json task is one that can be published.
+"""The charts and tasks in the docs are true: they can be published, and an editor that knows the schema takes them.
 
-Both are also held against the JSON Schema that editors use.
+A block fenced as ```json chart is a whole chart, one fenced as ```json task is what `createTask` is given.
 """
 
 import json
