@@ -17,9 +17,8 @@ from typing import Any
 
 from examples.orders import command
 from holdfast import Holdfast, Outside, TaskInfo
-from holdfast.handlers.llm import ScriptedLlm
-from holdfast.handlers.mailbox import FileMailbox
 from holdfast.handlers.ports import LlmRequest
+from holdfast.testing import FileMailbox, ScriptedLlm
 
 CHART = Path(__file__).parent / "expense.json"
 FOLDER = Path(os.environ.get("EXPENSES_FOLDER", ".holdfast/expenses"))

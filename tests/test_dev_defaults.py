@@ -17,9 +17,9 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.engine.errors import Rejected
-from holdfast.handlers.llm import ScriptedLlm, answers_in
 from holdfast.handlers.mailbox import FileMailbox
 from holdfast.handlers.ports import LlmRequest
+from holdfast.handlers.script import ScriptedLlm, answers_in
 from tests.support.auditor import assert_sound
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,8 +29,8 @@ hf = Holdfast("sqlite:///app.db")
 """
 SET_UP = """
 from holdfast import Holdfast, Outside
-from holdfast.handlers.llm import ScriptedLlm
 from holdfast.handlers.mailbox import FileMailbox
+from holdfast.handlers.script import ScriptedLlm
 own = ScriptedLlm(lambda request: '{"event": "approve", "confidence": 1, "reason": "the app says so"}')
 hf = Holdfast("sqlite:///app.db", outside=Outside(llm=own, mail=FileMailbox("own")))
 """

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast import Outside
-from holdfast.handlers.llm import ScriptedLlm
 from holdfast.handlers.mailbox import FileMailbox
+from holdfast.handlers.script import ScriptedLlm
 from holdfast.testing import Harness
 from tests.support.auditor import assert_sound
 

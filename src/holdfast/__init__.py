@@ -7,6 +7,7 @@ from holdfast.app.instances import HistoryEntry, InstanceView
 from holdfast.app.tasks import TaskView
 from holdfast.app.verify import Fault, Verdict
 from holdfast.app.workers import WorkerView
+from holdfast.engine.ai import AiDefaults, Price
 from holdfast.engine.builder import LoopExhausted, Workflow
 from holdfast.engine.charts.document import BadChart, Problem
 from holdfast.engine.context import Context
@@ -56,13 +57,13 @@ from holdfast.facade import Definitions, Effects, Handle, Holdfast, Tasks, Tenan
 from holdfast.outside import Outside
 
 __all__ = [
-    "Backlogged", "Backoff", "BadChart", "BadDefinition", "BadInput", "BusinessKeyTaken", "ChildFailed",
+    "AiDefaults", "Backlogged", "Backoff", "BadChart", "BadDefinition", "BadInput", "BusinessKeyTaken", "ChildFailed",
     "ConcurrentName", "ConnectionRefused", "Context", "DeadLetterView", "DefinitionNotActive", "DefinitionNotFound",
     "Definitions", "DefinitionView", "effect", "EffectAborted", "EffectFailed", "EffectNotFound", "EffectNotOpen",
     "Effects", "EffectView", "EventInLine", "EventNotTaken", "EventNotTakenYet", "Fault", "FormRefused", "Found",
     "Handle", "HistoryEntry", "Holdfast", "HoldfastError", "InstanceEnded", "InstanceFailed", "InstanceNotFound",
     "InstanceView", "LoopExhausted", "MigrationView", "NotApplied", "NotInWorkflow", "NotJson", "Observation",
-    "Outside", "PayloadTooLarge", "Problem", "Rejected", "ResultNotReady", "StepFailed", "StepInfo", "StoreNotMigrated",
-    "StoreTooNew", "StoreUnavailable", "TaskInfo", "TaskNotFound", "TaskNotOpen", "Tasks", "TaskView", "Tenant",
-    "TenantPolicy", "Verdict", "WorkerView", "Workflow", "WorkflowNotRegistered",
+    "Outside", "PayloadTooLarge", "Price", "Problem", "Rejected", "ResultNotReady", "StepFailed", "StepInfo",
+    "StoreNotMigrated", "StoreTooNew", "StoreUnavailable", "TaskInfo", "TaskNotFound", "TaskNotOpen", "Tasks",
+    "TaskView", "Tenant", "TenantPolicy", "Verdict", "WorkerView", "Workflow", "WorkflowNotRegistered",
 ]  # fmt: skip

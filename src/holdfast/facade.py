@@ -25,6 +25,7 @@ from holdfast.app.workers import WorkerView, list_workers
 from holdfast.engine import codec, ids
 from holdfast.engine.builder import Workflow
 from holdfast.engine.errors import BadInput, HoldfastError
+from holdfast.engine.events import OUR_EVENT_IDS, OUR_EVENTS
 from holdfast.engine.retry import storable
 from holdfast.engine.signatures import signature_of
 from holdfast.engine.steps import Mode
@@ -74,7 +75,7 @@ class Handle:
         raw = codec.encode(payload, f"the payload of signal {name!r}", self._service.payload_limit)
         event_id = _event_id(id)
         return await instances.send(
-            self._service, self.tenant_id, self._raw, "signal", name, raw, event_id, "take a signal"
+            self._service, self.tenant_id, self._raw, "signal", name, raw, event_id, f"take {name!r}"
         )  # fmt: skip
 
     async def send(
@@ -115,10 +116,6 @@ class Handle:
         await instances.send(
             self._service, self.tenant_id, self._raw, "resume", "", raw, _event_id(None), "be resumed"
         )  # fmt: skip
-
-
-OUR_EVENT_IDS = ("task:", "child:", "cancel:", "resolution:", "migrate:")
-OUR_EVENTS = ("xstate.", "task.done.", "task.failed.")
 
 
 def _event_id(given: str | None) -> str:

@@ -26,9 +26,10 @@ from holdfast.handlers.ai import AiHandler
 from holdfast.handlers.egress import Egress
 from holdfast.handlers.email import EmailHandler, SmtpMail
 from holdfast.handlers.http import HttpHandler
-from holdfast.handlers.llm import OpenAiCompatible, ScriptedLlm, answers_in
+from holdfast.handlers.llm import OpenAiCompatible
 from holdfast.handlers.mailbox import FileMailbox
 from holdfast.handlers.ports import Llm, Mail, Secrets
+from holdfast.handlers.script import ScriptedLlm, answers_in
 from holdfast.handlers.secrets import EnvSecrets
 
 MAIL_FROM = "holdfast@localhost"

@@ -19,6 +19,9 @@ from typing import Any
 from holdfast.engine.codec import PAYLOAD_LIMIT
 from holdfast.engine.errors import NotApplied, Rejected
 from holdfast.facade import Handle, Holdfast, make_store
+from holdfast.handlers.mailbox import FileMailbox
+from holdfast.handlers.script import ScriptedLlm
+from holdfast.handlers.secrets import DictSecrets
 from holdfast.outside import Outside
 from holdfast.worker.liveness import liveness_for
 from holdfast.worker.worker import Worker
@@ -164,4 +167,4 @@ class FakeProvider:
         return self.deeds.get(key)
 
 
-__all__ = ["EPOCH", "FakeProvider", "Harness", "ManualClock"]
+__all__ = ["EPOCH", "DictSecrets", "FakeProvider", "FileMailbox", "Harness", "ManualClock", "ScriptedLlm"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import BadChart, FormRefused, Holdfast, Outside
-from holdfast.handlers.llm import ScriptedLlm
+from holdfast.handlers.script import ScriptedLlm
 from holdfast.testing import Harness
 from tests.support.auditor import assert_sound
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import BadInput, EffectNotOpen, EventInLine, Holdfast, NotApplied, TaskInfo
-from holdfast.testing import Harness
+from holdfast import BadInput, EffectNotOpen, EventInLine, Holdfast, NotApplied, Outside, TaskInfo
+from holdfast.testing import Harness, ScriptedLlm
 from tests.charts.support import human
 from tests.flows.support import next_worker, until
 from tests.support.auditor import assert_sound
@@ -548,3 +548,76 @@ async def test_a_rejected_call_is_over_and_a_person_may_decide_at_once(url: str)
         await test.effects.resolve(effect.id, "did_not_happen", actor="ann", reason="the bank says so")
         await test.run_until_idle()
         assert Counter(e.type for e in await handle.history())["EFFECT_STARTED"] == 2
+
+
+async def test_a_worker_without_the_childs_code_leaves_the_chart_to_one_that_has_it(url: str) -> None:
+    invoke = {"src": {"workflow": "kid"}, "onDone": "b", "onError": "c"}
+    chart = {"id": "needs-kid", "initial": "a", "states": {"a": {"invoke": invoke}, "b": FINAL, "c": FINAL}}
+    async with Harness(empty(), url=url) as without:
+        view = await without.publish(chart)
+        assert view.handlers == ["workflow:kid"]
+        handle = await without.start("needs-kid")
+        await without.run_until_idle()
+        assert (await handle.status()).status == "pending"
+        hf = empty()
+
+        @hf.workflow("kid")
+        async def kid(ctx: Any, given: Any) -> str:
+            return "done"
+
+        async with Harness(hf, url=url, clock=without.clock) as other:
+            await other.run_until_idle()
+            await without.run_until_idle()
+            await other.run_until_idle()
+            view_ = await other.instance(handle.id).status()
+            assert (view_.status, view_.state) == ("completed", "b")
+
+
+async def test_a_created_ai_task_answers_by_its_own_name_also_after_a_review(url: str) -> None:
+    task = {"type": "AI", "name": "triage", "prompt": {"id": "p", "version": 1, "user": "Hm?"},
+            "policy": {"allowed_events": ["approve"]}}  # fmt: skip
+    chart = {
+        "id": "reviewed", "context": {"task": {}}, "initial": "a", "output": {"@expr": "context.task"},
+        "states": {
+            "a": {"entry": {"type": "createTask", "params": task}, "on": {"task.done.triage": {
+                "guard": {"@expr": "event.task.name == 'triage'"}, "target": "b",
+                "actions": {"type": "assign", "assign": {"task": {"@expr": "event.task"}}}}}},
+            "b": FINAL,
+        },
+    }  # fmt: skip
+    answers = ScriptedLlm(['{"event": "approve", "confidence": 0.9, "reason": "fine"}'])
+    async with Harness(empty(), url=url, outside=Outside(llm=answers)) as test:
+        await test.publish(chart)
+        handle = await test.start("reviewed")
+        await test.run_until_idle()
+        [review] = await test.tasks.list(type="HUMAN")
+        await test.tasks.complete(review.id, {"decision": "reject"}, actor="ann")
+        await test.run_until_idle()
+        found = await handle.result(0)
+        assert (found["type"], found["name"], found["review"]) == ("AI", "triage", review.id)
+
+
+async def test_a_step_that_was_lost_is_not_begun_again_after_its_deadline(url: str) -> None:
+    runs: list[int] = []
+
+    def app() -> Holdfast:
+        hf = empty()
+
+        @hf.task_handler("SYSTEM", "work")
+        async def work(given: Any) -> None:
+            runs.append(1)
+            await asyncio.Event().wait()
+
+        return hf
+
+    src = {"task": {"type": "SYSTEM", "name": "work", "deadline": "PT10M"}}
+    invoke = {"src": src, "onDone": "b", "onError": "c"}
+    chart = {"id": "lost", "initial": "a", "states": {"a": {"invoke": invoke}, "b": FINAL, "c": FINAL}}
+    async with Harness(app(), url=url) as first:
+        await first.publish(chart)
+        handle = await first.start("lost")
+        await until(lambda: bool(runs), first)
+        first.clock.move(timedelta(minutes=11))
+        async with next_worker(first, app=app()) as other:
+            await other.run_until_idle()
+            assert (await other.instance(handle.id).status()).state == "c" and len(runs) == 1

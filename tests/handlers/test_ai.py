@@ -16,8 +16,9 @@ from holdfast.engine.errors import NotApplied, Rejected
 from holdfast.engine.retry import storable
 from holdfast.engine.tasks import TaskInfo
 from holdfast.handlers.ai import AiHandler
-from holdfast.handlers.llm import BadReply, LlmFailed, Reply, ScriptedLlm
+from holdfast.handlers.llm import BadReply, LlmFailed
 from holdfast.handlers.ports import LlmReply, LlmRequest, TenantPolicy
+from holdfast.handlers.script import Reply, ScriptedLlm
 
 PROMPT = {"id": "expense", "version": 3, "system": "You check expenses.", "user": "May {{input.who}} have this paid?"}
 ALLOWED = ["APPROVE", "REJECT", "ASK"]

@@ -12,8 +12,9 @@ import pytest
 
 from holdfast.engine.effects import known_from
 from holdfast.engine.errors import NotApplied, Rejected
-from holdfast.handlers.llm import BadReply, LlmFailed, OpenAiCompatible, ScriptedLlm
+from holdfast.handlers.llm import BadReply, LlmFailed, OpenAiCompatible
 from holdfast.handlers.ports import LlmReply, LlmRequest
+from holdfast.handlers.script import ScriptedLlm
 
 KEY = "sk-test-0123456789abcdef"
 REQUEST = LlmRequest(

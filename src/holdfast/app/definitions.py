@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 STATUSES = ("active", "inactive", "archived")
 LOOK_BACK = 60_000_000  # microseconds that two processes' clocks may be apart, and a publish may take
 PUBLISH_TRIES = 20
+CHILD = "workflow:"  # before the name of a child, among what a chart needs a worker to have
 Loaded = tuple[str, str, int]
 
 
@@ -90,13 +92,20 @@ class Charts:
 
     def places(self) -> list[Place]:
         """What a worker with these handlers may claim."""
-        known = self._registry.handler_names()
-        return [place for place, needs in self._needs.items() if needs <= known]
+        known = self._known()
+        return [place for place, needs in self._needs.items() if needs <= known or self._fits(place[0], needs - known)]
 
     def can_run(self, tenant_id: str, key: str, version: int) -> bool:
         """Whether this process has what that chart asks for."""
         needs = self._needs.get((tenant_id, key, version))
-        return needs is not None and needs <= self._registry.handler_names()
+        return needs is not None and self._fits(tenant_id, needs - self._known())
+
+    def _known(self) -> frozenset[str]:
+        return self._registry.handler_names() | {CHILD + key for key in self._registry.names()}
+
+    def _fits(self, tenant_id: str, missing: Iterable[str]) -> bool:
+        """Whether all that this process lacks are children that are charts, which any worker may start."""
+        return all(need.startswith(CHILD) and (tenant_id, need.removeprefix(CHILD)) in self._active for need in missing)
 
     async def load(self, tenant_id: str, key: str, version: int) -> Definition:
         place = (tenant_id, key, version)
@@ -143,7 +152,7 @@ async def publish(service: Service, tenant_id: str, spec: Any, *, key: str | Non
     if service.registry.has(key):
         raise BadInput(f"{key!r} is the name of a code workflow in this process: give the chart another key")
     text = doc.written(document)
-    handlers = sorted(chart.handlers())
+    handlers = sorted(chart.handlers() | {CHILD + child for _, child in chart.workflows})
     for _ in range(PUBLISH_TRIES):
         rows = await service.store.fetch("find_definition_content", tenant_id=tenant_id, key=key, hash=chart.hash)
         if rows:

@@ -56,6 +56,8 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
     started_at: int | None
     completed_at: int | None
     run_at: int | None
+    state: str | None = None
+    """Where an instance of a chart stands, for people: `review, ledger.posting`."""
     steps: dict[str, Any] = {}
     """Results of finished steps by name; filled by `status()`, not by lists."""
 
@@ -194,13 +196,14 @@ async def read(service: Service, tenant_id: str, id_: bytes, *, steps: bool = Tr
 
 def _view(tenant_id: str, row: Sequence[Any], steps: dict[str, Any]) -> InstanceView:
     (id_, kind, key, version, business_key, status, waiting_on, queue, _, input_, result, error, compensation,
-     parent, _, _, _, created_at, started_at, completed_at, run_at, _) = row  # fmt: skip
+     parent, _, _, state, created_at, started_at, completed_at, run_at, _) = row  # fmt: skip
     return InstanceView(
         id=ids.instance_word(id_), tenant_id=tenant_id, kind=kind, workflow=key, version=version, status=status,
         waiting_on=waiting_on, business_key=business_key, queue=queue, input=codec.decode(input_),
         result=None if result is None else codec.decode(result), error=None if error is None else codec.decode(error),
         compensation=compensation, parent_id=None if parent is None else ids.instance_word(parent),
-        created_at=created_at, started_at=started_at, completed_at=completed_at, run_at=run_at, steps=steps,
+        created_at=created_at, started_at=started_at, completed_at=completed_at, run_at=run_at, state=state,
+        steps=steps,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -117,6 +117,10 @@ class Registry:
         if found is None:
             raise WorkflowNotRegistered(key, version, list(self._newest))
         return found
+
+    def names(self) -> Iterable[str]:
+        """The workflows this process has, whatever their versions."""
+        return self._newest
 
     def places(self) -> list[tuple[str, int]]:
         return list(self._definitions)

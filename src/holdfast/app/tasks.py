@@ -96,12 +96,18 @@ def _holds(group: str) -> str:
     return f"%{word}%"
 
 
+def _check_human(view: TaskView) -> None:
+    if view.type != "HUMAN":
+        raise TaskNotOpen(f"task {view.id} is of type {view.type}: only HUMAN tasks are completed by people")
+
+
 async def claim(service: Service, tenant_id: str, task: str, who: str) -> TaskView:
     """Take an unclaimed task. Of two people at once, one gets it and the other is told who."""
     _check_actor(who)
     for _ in range(CLAIM_TRIES):
         view = await read(service, tenant_id, task)
         _check_open(view)
+        _check_human(view)
         if view.assignee == who:
             return view
         if view.assignee is not None:
@@ -117,6 +123,7 @@ async def unclaim(service: Service, tenant_id: str, task: str, who: str) -> Task
     _check_actor(who)
     view = await read(service, tenant_id, task)
     _check_open(view)
+    _check_human(view)
     if view.assignee != who:
         raise TaskNotOpen(f"task {task} belongs to {view.assignee or 'nobody'!r}, not to {who!r}")
     if not await service.store.write(
@@ -154,8 +161,7 @@ async def _to_settle(service: Service, tenant_id: str, task: str, actor: str) ->
     _check_actor(actor)
     view = await read(service, tenant_id, task)
     _check_open(view)
-    if view.type != "HUMAN":
-        raise TaskNotOpen(f"task {task} is of type {view.type}: only HUMAN tasks are completed by people")
+    _check_human(view)
     if view.assignee is not None and view.assignee != actor:
         raise TaskNotOpen(f"task {task} belongs to {view.assignee!r}, not to {actor!r}: they must unclaim it first")
     return view

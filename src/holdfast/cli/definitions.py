@@ -174,11 +174,17 @@ def _chart(place: Place, tenant: str, word: str) -> tuple[dict[str, Any], Chart]
 @tenant_option
 def graph(chart: str, kind: str, instance: str | None, place: Place, tenant: str) -> None:
     """Draw CHART: a file, KEY or KEY@VERSION."""
-    _, found = _chart(place, tenant, chart)
     active = None
     if instance is not None:
+        view = place.ask(lambda hf: hf.instance(instance, tenant=tenant).status())
+        key, _, version = chart.partition("@")
+        if key == view.workflow and not version:
+            chart = f"{key}@{view.version}"  # as the instance has it, whatever was published since
+        elif not Path(chart).exists() and (key, version) != (view.workflow, str(view.version)):
+            raise click.UsageError(f"{instance} is an instance of {view.workflow}@{view.version}, not of {chart}")
         snapshot = place.ask(lambda hf: hf.instance(instance, tenant=tenant).snapshot())
         active = msgspec.json.encode(snapshot["value"]) if snapshot else None
+    _, found = _chart(place, tenant, chart)
     click.echo((mermaid if kind == "mermaid" else svg)(found, active))
 
 

@@ -1,4 +1,5 @@
-"""The one way out: every HTTP request of Holdfast leaves through `Egress.send`, to a public address or not at all.
+"""The tenants' way out: every HTTP request an author can write leaves through `Egress.send`, to a public address or not
+at all. Calls to the model do not pass here: their URL is the operator's own (see `llm.py`).
 
 It holds each hop to the rules of `engine.egress` (scheme, host, port, address) and tells whether the request left, by
 counting the bytes handed to the network. It must not know tasks, secrets or what a status means.

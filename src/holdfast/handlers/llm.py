@@ -1,4 +1,4 @@
-"""Asks a model: any server that speaks OpenAI's chat completions, or a script for tests and `dev`.
+"""Asks a model: any server that speaks OpenAI's chat completions. A script in its place: `script.py`.
 
 What comes back is text and counts. Whether the text means anything, and what may follow from it, is not known here.
 
@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx
@@ -27,7 +26,6 @@ from holdfast.handlers.ports import LlmReply, LlmRequest
 RESPONSE_LIMIT = 1 << 20
 CONNECT_SECONDS = 10.0
 KNOWN_UNTOUCHED = frozenset({408, 425, 429})  # the server says that it did not begin
-Reply = str | LlmReply | BaseException
 
 
 class LlmFailed(Exception):
@@ -233,77 +231,3 @@ def _words(error: Exception, key: str) -> str:
 def _without(key: str, text: str) -> str:
     """A short key is a stand-in for a server that asks for none, and would be found in any word."""
     return text.replace(key, "[key]") if len(key) >= 8 else text
-
-
-class ScriptedLlm:
-    """Answers from a script: a list, taken from its beginning, or a function of the request. It remembers what it
-    was asked. A text stands for a reply, an exception is raised."""
-
-    def __init__(self, replies: Sequence[Reply] | Callable[[LlmRequest], Reply], model: str = "scripted") -> None:
-        self._replies = replies
-        self._model = model
-        self.requests: list[LlmRequest] = []
-
-    async def complete(self, request: LlmRequest) -> LlmReply:
-        self.requests.append(request)
-        if callable(self._replies):
-            reply = self._replies(request)
-        elif len(self.requests) <= len(self._replies):
-            reply = self._replies[len(self.requests) - 1]
-        else:
-            raise Rejected(f"the script holds {len(self._replies)} replies, and this is request {len(self.requests)}")
-        if isinstance(reply, BaseException):
-            raise reply
-        if isinstance(reply, LlmReply):
-            return reply
-        asked = request.system + "".join(message["content"] for message in request.messages)
-        return LlmReply(
-            text=reply, model=self._model, input_tokens=len(asked) // 4 + 1, output_tokens=len(reply) // 4 + 1
-        )
-
-
-class WrittenAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One line of a file of answers: what is said to a request whose user messages hold the text of `when`."""
-
-    answer: dict[str, Any] | str
-    """A text is said as it stands: also one that is no answer, to see what follows."""
-    when: str = ""
-
-
-def answers_in(file: Path) -> Callable[[LlmRequest], str]:
-    """A script that people write down, one JSON object per line; the first line that fits a request answers it.
-
-    It is read anew for every request, so it may be edited meanwhile. No place in it is remembered: after a restart the
-    same request gets the same answer.
-    """
-
-    def answer(request: LlmRequest) -> str:
-        asked = "\n".join(message["content"] for message in request.messages if message["role"] == "user")
-        for line in _written(file):
-            if line.when in asked:
-                return line.answer if isinstance(line.answer, str) else msgspec.json.encode(line.answer).decode()
-        shape = msgspec.json.encode({"answer": dict.fromkeys(request.schema.get("properties", {}), "…")}).decode()
-        raise Rejected(
-            f'no line in {file} answers this request: add one (with "when": "some words", only for requests that hold '
-            f"them), or set HOLDFAST_LLM_URL and HOLDFAST_LLM_MODEL to ask a real model. A line looks like {shape}"
-        )
-
-    return answer
-
-
-def _written(file: Path) -> list[WrittenAnswer]:
-    try:
-        lines = file.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise Rejected(f"the answers of the scripted model cannot be read: {error}") from None
-    found = []
-    for number, line in enumerate(lines, 1):
-        try:
-            found += [msgspec.json.decode(line, type=WrittenAnswer)] if line.strip() else []
-        except (ValueError, RecursionError) as error:
-            raise Rejected(
-                f'line {number} of {file} is not {{"when": "some words", "answer": {{…}}}} on one line: {error}'
-            ) from None
-    return found

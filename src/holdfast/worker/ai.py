@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine import codec, ids
+from holdfast.engine import codec
 from holdfast.engine import history as h
 from holdfast.engine.ai import AiPolicy, check_applied, proposal_hash, read_policy, read_proposal
 from holdfast.engine.charts.snapshots import Waiting
@@ -17,12 +17,11 @@ from holdfast.engine.schemas import check_schema
 from holdfast.engine.spans import span
 from holdfast.engine.tasks import task_plan
 from holdfast.worker import tasks
+from holdfast.worker.tasks import REVIEW
 
 if TYPE_CHECKING:
     from holdfast.worker.charts import ChartExecution
     from holdfast.worker.tasks import TaskCall
-
-REVIEW = "@review"  # in a HUMAN task's options: the AI task it decides about
 
 
 def answered(ex: ChartExecution, call: TaskCall, record: Any) -> list[Waiting]:
@@ -75,12 +74,13 @@ def _ask(ex: ChartExecution, call: TaskCall, record: dict[str, Any], policy: AiP
         proposal = None
     shown = {
         "proposal": None if proposal is None else proposal | {"hash": hash_}, "why": record.get("why"),
-        "reason": record.get("reason"), "verdict": record.get("verdict"), "ai_task": ids.shown("tsk", task.id),
+        "reason": record.get("reason"), "verdict": record.get("verdict"), "ai_task": task.word,
     }  # fmt: skip
     due = span(options["due_in"]) if options.get("due_in") is not None else None
     place = call.key.rpartition("/")[2]
     review: dict[str, Any] = {
-        "form": _form(policy, hash_, options.get("schema")), REVIEW: {"task": ids.shown("tsk", task.id), "hash": hash_},
+        "form": _form(policy, hash_, options.get("schema")),
+        REVIEW: {"task": task.word, "name": task.name, "hash": hash_},
         **{k: options[k] for k in ("completion_event", "failure_event", "policy", "@deadline") if k in options},
     }  # fmt: skip
     plan = task_plan(

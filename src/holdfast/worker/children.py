@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.charts.snapshots import Waiting
-from holdfast.engine.errors import HoldfastError
+from holdfast.engine.errors import BadInput, HoldfastError
+from holdfast.engine.events import OUR_EVENTS
 from holdfast.engine.retry import error_payload
 from holdfast.engine.turns import NewEvent, NewInstance
 from holdfast.store.port import PendingEvent
@@ -67,6 +68,8 @@ def send(ex: ChartExecution, body: dict[str, Any], seq: int, index: int) -> None
     event = body["event"]
     try:
         to = ids.parse("ins", body["to"])
+        if event["type"].startswith(OUR_EVENTS):
+            raise BadInput(f"names that begin with {', '.join(OUR_EVENTS)} are the engine's own")
     except HoldfastError as error:
         ex.record(h.EVENT_SENT, event["type"], codec.encode({"to": body["to"][:100], "error": str(error)}))
         return

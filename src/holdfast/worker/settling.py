@@ -94,7 +94,7 @@ def _settled(
     value = codec.decode(result)
     if done and call.task.type == "AI":
         ex.inbox.extend(ai.answered(ex, call, value))
-    elif done and ai.REVIEW in call.task.options:
+    elif done and tasks.REVIEW in call.task.options:
         ex.inbox.extend(ai.reviewed(ex, call, value, said or {}))
     else:
         ex.inbox.append(tasks.answer_of(call, done, value))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.worker.charts import ChartExecution
 
 UNLIMITED = 1 << 40  # checked before, part by part
+REVIEW = "@review"  # in a HUMAN task's options: the AI task it decides about
 AI_SECONDS = 60.0
 EMAIL_SECONDS = 300.0
 AUTOMATIC = ("HTTP", "EMAIL", "AI", "SYSTEM")
@@ -65,7 +66,10 @@ class Task:
         self.visit = visit
 
     def words(self) -> dict[str, Any]:
-        """As events to the chart name it."""
+        """As events to the chart name it: a person who decides about an AI task speaks for that one."""
+        about = self.options.get(REVIEW)
+        if about is not None:
+            return {"id": about["task"], "name": about["name"], "type": "AI", "review": self.word}
         return {"id": self.word, "name": self.name, "type": self.type}
 
 
@@ -155,6 +159,8 @@ def open_task(
             call.state.wait_until(run_at)
             if call.kind == "effect":
                 call.state.attempt = 0  # the first begins when its time has come
+    if call.state.phase is Phase.READY and task.deadline is not None and task.deadline <= ex.worker.now():
+        call.state.wait_until(task.deadline)  # it was begun and lost, and no further attempt begins now
     ex.open[call.kind, call.key] = call
     if call.state.phase is not Phase.READY:
         ex.waits += 1
@@ -341,7 +347,7 @@ def answer_of(call: TaskCall, done: bool, result: Any) -> Waiting:
             event = {"type": f"xstate.error.actor.{task.invoke_id}", "error": result, "task": task.words()}
         return Waiting(event, "child", task.invoke_id, task.visit)
     if done:
-        type_ = task.options.get("completion_event", f"task.done.{task.name}")
+        type_ = task.options.get("completion_event", f"task.done.{task.words()['name']}")
         return Waiting({"type": type_, "output": result, "task": task.words()})
-    type_ = task.options.get("failure_event", f"task.failed.{task.name}")
+    type_ = task.options.get("failure_event", f"task.failed.{task.words()['name']}")
     return Waiting({"type": type_, "error": result, "task": task.words()}, failure=True)
