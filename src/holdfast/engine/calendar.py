@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -15,7 +16,12 @@ _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?\Z")
 
 def moment_text(at: int) -> str:
     """A moment as people and charts read it: ISO 8601, whole seconds, UTC."""
-    return datetime.fromtimestamp(at / SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _second_text(at // SECOND)
+
+
+@lru_cache(maxsize=1000)
+def _second_text(at: int) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def moment_of(text: Any) -> int | str:

@@ -76,6 +76,8 @@ def _look_closer(raw: bytes, value: Any, what: str, limit: int, name: str) -> No
 
 def may_be_deep(raw: bytes) -> bool:
     """Whether it may be nested too deep to be read back: brackets are taken away in pairs, from the inside out."""
+    if raw.count(b"[") + raw.count(b"{") <= DEPTH_LIMIT:
+        return False
     left = raw.translate(None, _NOT_BRACKETS)
     for _ in range(DEPTH_LIMIT):
         less = left.replace(b"[]", b"").replace(b"{}", b"")
