@@ -160,6 +160,8 @@ async def test_a_task_that_fails_is_tried_again_then_its_error_is_the_charts(url
         await test.advance(minutes=5)
         assert tries == [1, 2, 3]
         assert types(await handle.history()).count("TASK_RETRIED") == 2
+        started = [e.payload["attempt"] for e in await handle.history() if e.type == "TASK_STARTED"]
+        assert started == [2, 3], "the first began with its creation"
         assert (await handle.status()).status == "completed"
         tries.clear()
         handle = await test.start("shaky-chart", 9)

@@ -153,6 +153,10 @@ def take_due(ex: ChartExecution) -> bool:
         first.state.ready()
         if first.kind == "effect":
             effects.due(ex, first)
+        else:
+            words = {"task": first.task.word, "attempt": first.state.attempt}
+            ex.record(h.TASK_STARTED, first.key, codec.encode(words))
+            tasks.change(ex, first, "running")
     return True
 
 
