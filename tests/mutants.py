@@ -175,7 +175,7 @@ MUTANTS = [
     Mutant("secret headers follow a redirect elsewhere", "handlers/egress.py",
            "if target.origin != before.origin:", "if False:", "tests/handlers"),
     Mutant("an event to itself is lost", "worker/children.py",
-           "        ex.inbox.append(Waiting(event))\n", "", "tests/charts/test_instances.py -k 'sqlite and itself'"),
+           "        ex.inbox.append(Waiting({**event}, sent_at=ex.worker.now()))\n", "", "tests/charts/test_instances.py -k 'sqlite and itself'"),
     Mutant("the chain skips the payload", "engine/history.py",
            "return sha256(salt + payload).digest()", "return sha256(salt).digest()", "tests/engine"),
     Mutant("the chain skips the row before", "engine/history.py",

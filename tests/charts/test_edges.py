@@ -621,3 +621,94 @@ async def test_a_step_that_was_lost_is_not_begun_again_after_its_deadline(url: s
         async with next_worker(first, app=app()) as other:
             await other.run_until_idle()
             assert (await other.instance(handle.id).status()).state == "c" and len(runs) == 1
+
+
+async def test_a_lost_call_of_a_model_fails_once_and_is_not_made_again(url: str) -> None:
+    calls: list[int] = []
+
+    def app() -> Holdfast:
+        hf = empty()
+
+        @hf.task_handler("AI", "ask", kind="effect")
+        async def ask(given: Any) -> None:
+            calls.append(1)
+            await asyncio.Event().wait()
+
+        return hf
+
+    task = {"type": "AI", "name": "ask", "prompt": {"id": "p", "version": 1, "user": "Hm?"}}
+    chart = {"id": "asked", "initial": "a", "states": {
+        "a": {"entry": {"type": "createTask", "params": task}, "on": {"task.failed.ask": "f", "task.done.ask": "d"}},
+        "f": {}, "d": {}}}  # fmt: skip
+    async with Harness(app(), url=url) as first:
+        await first.publish(chart)
+        handle = await first.start("asked")
+        await until(lambda: bool(calls), first)
+        async with next_worker(first, app=app()) as other:
+            await other.advance(hours=1)
+            found = other.instance(handle.id)
+            assert (await found.status()).state == "f" and len(calls) == 1
+            counted = Counter(e.type for e in await found.history())
+            assert (counted["EFFECT_STARTED"], counted["TASK_FAILED"], counted["TASK_COMPLETED"]) == (1, 1, 0)
+
+
+async def test_a_chart_that_talks_to_itself_for_ever_still_hears_the_others(url: str) -> None:
+    tell = {"type": "send", "to": {"@expr": "context.me"}, "event": {"type": "next"}}
+    chart = {
+        "id": "talker", "context": {"n": 0, "me": ""}, "initial": "on", "output": {"@expr": "event.type"},
+        "states": {
+            "on": {
+                "entry": human("look", completion_event="seen"),
+                "on": {
+                    "begin": {"actions": [{"type": "assign", "assign": {"me": {"@expr": "event.me"}}}, tell]},
+                    "next": {"actions": [add()["actions"], tell]},
+                    "seen": add("n"), "stop": "off",
+                },
+            },
+            "off": FINAL,
+        },
+    }  # fmt: skip
+    hf = Holdfast(url)
+    async with hf, hf.worker():
+        await hf.publish(chart)
+        handle = await hf.start("talker")
+        await handle.send("begin", {"me": handle.id}, strict=True)
+        await handle.send("other", strict=False)
+        [task] = await hf.tasks.list()
+        await hf.tasks.complete(task.id, {}, actor="ann")
+        await handle.send("stop", strict=True, timeout=60)
+        await handle.result(60)
+        types = {e.name: e.type for e in await handle.history() if e.type.startswith("EVENT_")}
+        assert types["other"] == "EVENT_IGNORED" and types["stop"] == "EVENT_RECEIVED"
+        assert any(e.type == "TASK_COMPLETED" for e in await handle.history())
+
+
+async def test_a_moment_is_not_written_into_the_chart_itself(url: str) -> None:
+    tell = {"type": "send", "to": {"@expr": "event.to"}, "event": {"type": "note"}}
+    chart = {"id": "constant", "initial": "a", "states": {"a": {"on": {"tell": {"actions": tell}, "note": {}}}}}
+    async with Harness(empty(), url=url) as test:
+        await test.publish(chart)
+        one, two = await test.start("constant"), await test.start("constant")
+        await one.send("tell", {"to": one.id})
+        await test.run_until_idle()
+        await one.send("tell", {"to": two.id})
+        await test.run_until_idle()
+        [got] = [e.payload for e in await two.history() if e.name == "note"]
+        assert got["payload"] == {}
+
+
+async def test_an_output_that_cannot_be_written_is_an_incident(url: str) -> None:
+    grow = {"type": "assign", "assign": {"deep": [{"@expr": "context.deep"}]}}
+    chart = {
+        "id": "deep-output", "context": {"deep": None}, "initial": "on",
+        "output": {"a": [[[[[[[[[[{"@expr": "context.deep"}]]]]]]]]]]},
+        "states": {"on": {"on": {"grow": {"actions": [grow] * 95}, "end": "off"}}, "off": FINAL},
+    }  # fmt: skip
+    async with Harness(empty(), url=url) as test:
+        await test.publish(chart)
+        handle = await test.start("deep-output")
+        for event in ("grow", "grow", "end"):
+            await handle.send(event)
+            await test.run_until_idle()
+        view = await handle.status()
+        assert view.status == "waiting" and "nested" in str(view.waiting_on)

@@ -276,7 +276,7 @@ async def test_a_signal_to_an_instance_that_ended_is_refused(harness: Harness) -
 
     handle = await harness.start("quick")
     await harness.run_until_idle()
-    with pytest.raises(InstanceEnded, match="is completed: it cannot take .* any more"):
+    with pytest.raises(InstanceEnded, match=r"is completed: it cannot take .* any more"):
         await handle.signal("go")
 
 

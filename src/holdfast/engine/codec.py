@@ -16,6 +16,7 @@ import msgspec
 from holdfast.engine.errors import NotJson, PayloadTooLarge
 
 PAYLOAD_LIMIT = 1 << 20
+UNLIMITED = 1 << 40
 DEPTH_LIMIT = 200
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _PLAIN = (str, int, float, type(None), msgspec.Raw)
@@ -79,7 +80,7 @@ def may_be_deep(raw: bytes) -> bool:
     if raw.count(b"[") + raw.count(b"{") <= DEPTH_LIMIT:
         return False
     left = raw.translate(None, _NOT_BRACKETS)
-    for _ in range(DEPTH_LIMIT):
+    for _ in range(DEPTH_LIMIT // 2):  # one round may take away two: {[]}
         less = left.replace(b"[]", b"").replace(b"{}", b"")
         if len(less) == len(left):  # none are left, or some that stand in a text are in the way
             break

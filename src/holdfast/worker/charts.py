@@ -126,14 +126,23 @@ class ChartExecution(UnderClaim):
         assert self.snapshot is not None
         if self.snapshot.incident is not None:  # what tasks answer is kept until somebody has resumed it
             return self.waits > 0 and settling.take_due(self)
-        if self.inbox:
-            return self._work_off(self.inbox[0])
+        own = self.inbox[0] if self.inbox else None
+        if own is not None and not own.sent_at:
+            return self._work_off(own)  # an answer that is on record
+        return self._earliest(own)
+
+    def _earliest(self, own: Waiting | None) -> bool:
+        """What happened first is taken first, whoever was asleep since: an event, a time that was up, or an event that
+        the chart sent to itself."""
+        assert self.snapshot is not None
         event = next((e for e in self.events if e.kind == "signal"), None) if self.events else None
         due_at = self.next_at() if self.waits or self.snapshot.timers else None
-        if event is not None and (due_at is None or event.sent_at < due_at):
-            return self._event(event)  # it was here before the time was up, whoever was asleep since
-        if due_at is not None and ((self.waits and settling.take_due(self)) or self._due_timer()):
-            return True
+        if due_at is not None and due_at <= self.worker.now():
+            sooner = (event is not None and event.sent_at <= due_at) or (own is not None and own.sent_at <= due_at)
+            if not sooner and ((self.waits and settling.take_due(self)) or self._due_timer()):
+                return True
+        if own is not None and (event is None or own.sent_at < event.sent_at):
+            return self._work_off(own)
         return event is not None and self._event(event)
 
     def _said(self) -> bool:
@@ -181,7 +190,8 @@ class ChartExecution(UnderClaim):
         text = self._text(turn.snapshot)
         self._check_size("its context", len(text))
         if codec.may_be_deep(text):
-            codec.encode([[turn.snapshot.context]], "its context", UNLIMITED)  # history wraps it once more
+            found = turn.snapshot  # history wraps it once more
+            codec.encode([[found.context, found.output, found.error]], "its context or output", UNLIMITED)
         if len(self.open) + len(plans) > OPEN_TASKS_LIMIT:
             raise StepFault("", f"the instance would have more than {OPEN_TASKS_LIMIT:,} open tasks, the limit")
         return plans
@@ -237,10 +247,10 @@ class ChartExecution(UnderClaim):
         `at`: when it happened. `source`: what to put aside if it cannot be worked off."""
         assert self.snapshot is not None
         before, now = self.snapshot, self.worker.now()
-        event["at"] = moment_text(at)
+        event = {**event, "at": moment_text(at)}  # a copy: it may be the chart's own constant
         try:
             turn = advance(self.chart, before, event, now, answer)
-            plans = self.plans(turn, now)
+            plans = {} if turn.stale else self.plans(turn, now)
         except (StepFault, TaskFault, NotJson) as fault:
             incidents.raise_(self, event, fault, source)
             return None
@@ -292,7 +302,7 @@ class ChartExecution(UnderClaim):
             self.record(h.TIMER_FIRED, id_, codec.encode({"due": timer.due}))
 
         answer = Answer("timer", id_, timer.visit)
-        return self._take({**timer.event}, timer.due, answer, {"timer": id_}, cause) is not None
+        return self._take(timer.event, timer.due, answer, {"timer": id_}, cause) is not None
 
     # -- what people and children say
 
@@ -305,7 +315,8 @@ class ChartExecution(UnderClaim):
             self.record(h.TASK_LATE, event.name, event.payload)
             return
         if words["outcome"] == "completed":
-            settling.settle(self, call, "succeeded", codec.encode(words.get("output")), words.get("actor"), words)
+            output = codec.encode(words.get("output"), limit=UNLIMITED)
+            settling.settle(self, call, "succeeded", output, words.get("actor"), words)
         else:
             settling.settle(self, call, "failed", codec.encode(words["error"]), words.get("actor"), words)
 

@@ -76,8 +76,8 @@ def send(ex: ChartExecution, body: dict[str, Any], seq: int, index: int) -> None
     id_ = ids.derived("send", ex.tenant_id, ex.id, f"{seq}.{index}").hex()
     payload = codec.encode({key: value for key, value in event.items() if key != "type"}, limit=UNLIMITED)
     ex.record(h.EVENT_SENT, event["type"], codec.encode({"to": body["to"], "event_id": id_}))
-    if to == ex.id:  # in line behind the answers that are there already
-        ex.inbox.append(Waiting(event))
+    if to == ex.id:
+        ex.inbox.append(Waiting({**event}, sent_at=ex.worker.now()))
         return
     ex.beyond_history()
     ex.sends.append(NewEvent(ex.tenant_id, to, id_, "signal", event["type"], payload, ex.worker.now(), ex.id))

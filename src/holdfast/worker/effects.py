@@ -89,9 +89,9 @@ def arrived(ex: UnderClaim, call: Call, value: Any, error: BaseException | None)
         _succeeded(ex, call, value, "call")
         return
     match known_from(error):
-        case "rejected" if standing.unknown and not ex.harmless(call):
+        case "rejected" if standing.unknown:
             # A refused repeat says nothing certain about the attempt before it, so it is not ours to close.
-            _ask_person(
+            ask_person(
                 ex, call, "a repeat was rejected, and an earlier attempt may have happened", error_payload(error)
             )
         case "rejected":
@@ -114,7 +114,7 @@ def _succeeded(ex: UnderClaim, call: Call, value: Any, via: str) -> None:
         codec.decoder_for(call.type)(result)
     except Exception as refused:
         # It happened, and its receipt cannot be kept: repeating would double it, so a person says what it was.
-        _ask_person(ex, call, f"it happened, but its result cannot be stored: {refused}", error_payload(refused))
+        ask_person(ex, call, f"it happened, but its result cannot be stored: {refused}", error_payload(refused))
         return
     words = codec.encode({"attempt": standing.attempt, "via": via})
     payload = words[:-1] + b',"args":' + call.args + b',"result":' + result + b"}"
@@ -161,10 +161,8 @@ def _unknown(ex: UnderClaim, call: Call, error: dict[str, Any], *, quiet_at: int
             _wait_to_start(ex, call, at, error)
         case LookUp(at):
             _wait_to_look_up(ex, call, at, error)
-        case AskPerson() if ex.harmless(call):
-            _failed(ex, call, error)
         case AskPerson(reason):
-            _ask_person(ex, call, reason, error)
+            ask_person(ex, call, reason, error)
 
 
 def _wait_to_look_up(ex: UnderClaim, call: Call, at: int, error: dict[str, Any]) -> None:
@@ -174,7 +172,11 @@ def _wait_to_look_up(ex: UnderClaim, call: Call, at: int, error: dict[str, Any])
     _wait(ex, call, at)
 
 
-def _ask_person(ex: UnderClaim, call: Call, reason: str, error: dict[str, Any]) -> None:
+def ask_person(ex: UnderClaim, call: Call, reason: str, error: dict[str, Any]) -> None:
+    """Nobody here can know. Where it does not matter, it has failed."""
+    if ex.harmless(call):
+        _failed(ex, call, error)
+        return
     standing: EffectStanding = call.state
     standing.next, standing.reason, standing.unknown = "person", reason, True
     ex.record(h.EFFECT_UNKNOWN, call.key, codec.encode(standing_words(call) | {"reason": reason, "error": error}))
@@ -188,7 +190,7 @@ def _looked_up(ex: UnderClaim, call: Call, value: Any, error: BaseException | No
     if error is not None:
         standing.lookups += 1
         if standing.lookups >= LOOKUPS_MAX:
-            _ask_person(ex, call, f"{standing.lookups} lookups failed", error_payload(error))
+            ask_person(ex, call, f"{standing.lookups} lookups failed", error_payload(error))
             return
         delay = call.spec.policy.backoff.delay(standing.lookups, ex.worker.entropy.random())
         at = ex.worker.now() + round(delay.total_seconds() * 1_000_000)
@@ -208,7 +210,7 @@ def due(ex: UnderClaim, call: Call) -> None:
     if standing.unknown and ex.worker.now() >= standing.first_started_at + call.spec.window:
         late = {"type": "WindowOver", "message": "the repeat was planned in time, but could only start too late"}
         standing.phase = Phase.RUNNING
-        _ask_person(ex, call, "the window in which the provider knows our key is over", late)
+        ask_person(ex, call, "the window in which the provider knows our key is over", late)
         return
     standing.attempt += 1
 
@@ -230,12 +232,12 @@ def resolved(ex: UnderClaim, call: Call, event: PendingEvent) -> bool:
     if ex.worker.verbose:
         ex.worker.note(ex, "effect_resolved", step=call.key, resolution=choice, actor=words["actor"])
     if choice == "happened":
-        result = codec.encode(words.get("result"))
+        result = codec.encode(words.get("result"), limit=codec.UNLIMITED)
         try:
             codec.decoder_for(call.type)(result)
         except Exception as refused:
             reason = f"the result that {words['actor']} gave does not fit what the handler returns: {refused}"
-            _ask_person(ex, call, reason, error_payload(refused))
+            ask_person(ex, call, reason, error_payload(refused))
             return True
         payload = codec.encode({"attempt": standing.attempt, "via": "person"})
         ex.record(h.EFFECT_SUCCEEDED, call.key, payload[:-1] + b',"args":' + call.args + b',"result":' + result + b"}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.charts.snapshots import Waiting
+from holdfast.engine.errors import HoldfastError
 from holdfast.engine.turns import DeadLetter
 from holdfast.store.port import PendingEvent
 from holdfast.worker import children, settling
@@ -86,7 +87,11 @@ def finish(ex: ChartExecution) -> None:
         ex.end(ex.undo.status, ex.undo.error, **ex.where())
         return
     assert ex.snapshot is not None
-    result = codec.encode(ex.snapshot.output, "the chart's output", ex.worker.payload_limit)
+    try:
+        result = codec.encode(ex.snapshot.output, "the chart's output", ex.worker.payload_limit)
+    except HoldfastError as refused:
+        ex.end("failed", refused, **ex.where())
+        return
     ex.record(h.INSTANCE_COMPLETED, ex.claimed.definition_key, b'{"result":' + result + b"}")
     ex.tell_parent("completed", result, None)
     ex.submit(status="completed", result=result, woken=ALWAYS, completed_at=ex.worker.now(), **ex.where())

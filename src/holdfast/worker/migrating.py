@@ -12,6 +12,7 @@ from holdfast.engine.charts.configurations import configuration_of
 from holdfast.engine.charts.interpreter import ChartTurn, Taken
 from holdfast.engine.charts.migration import plan_migration
 from holdfast.engine.charts.nodes import StepFault
+from holdfast.engine.errors import NotJson
 from holdfast.engine.tasks import TaskFault
 from holdfast.store.port import PendingEvent
 from holdfast.worker.chart_words import fault_words
@@ -43,7 +44,7 @@ def migrate(ex: ChartExecution, event: PendingEvent) -> None:
     turn = ChartTurn(moved.snapshot, list(moved.effects), [Taken("migrate", ())], True, False, state)
     try:
         plans = ex.plans(turn, now)
-    except (StepFault, TaskFault) as fault:
+    except (StepFault, TaskFault, NotJson) as fault:
         ex.record(h.EVENT_IGNORED, "migrate", codec.encode({"problems": [fault_words(fault)["message"]]} | words))
         return
     said = {"actor": words.get("actor"), "reason": words.get("reason")}

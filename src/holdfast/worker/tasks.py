@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.app.registry import TaskHandler
     from holdfast.worker.charts import ChartExecution
 
-UNLIMITED = 1 << 40  # checked before, part by part
+UNLIMITED = codec.UNLIMITED  # checked before, part by part
 REVIEW = "@review"  # in a HUMAN task's options: the AI task it decides about
 AI_SECONDS = 60.0
 EMAIL_SECONDS = 300.0
@@ -149,9 +149,11 @@ def open_task(
         if call.kind == "effect" and opened is not None:
             ex.open[call.kind, call.key] = call
             effects.open_effect(ex, call, opened, standing_type or "")
+            if (call.kind, call.key) not in ex.open:
+                return  # settled on the spot
             if call.state.next == "lookup" and call.spec.lookup is None:
-                call.state.next, call.state.reason = "person", "its handler has no lookup any more"
-                call.state.wait_until(None)
+                gone = {"type": "LookupGone", "message": "its handler has no lookup any more"}
+                effects.ask_person(ex, call, gone["message"], gone)
         elif opened is not None and standing_type == h.TASK_RETRIED:
             call.state.attempt = opened.attempt + 1
             call.state.wait_until(opened.retry_at)

@@ -7,6 +7,7 @@ import heapq
 import os
 import random
 import socket
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context as Variables
@@ -315,9 +316,11 @@ class Worker:
 
     async def _load(self, row: Claimed) -> None:
         if not self.registry.knows(row.definition_key, row.definition_version):
-            versions = {row.definition_version, *_migrations(row.events)}
-            for version in versions:
+            to = _migrations(row.events)
+            for version in {row.definition_version, *to}:
                 try:
+                    if to:  # the new version may start children that were published just before it
+                        await self.charts.refresh()
                     await self.charts.load(row.tenant_id, row.definition_key, version)
                 except Exception as error:  # `take` finds it missing and puts the instance off
                     log.error("definition_unreadable", definition=row.definition_key, error=repr(error))
@@ -451,7 +454,9 @@ class Worker:
 
     def broken(self, execution: UnderClaim, error: BaseException) -> None:
         """A broken promise of our own: record it, drop the execution, let the claim be taken up afresh."""
-        log.error("execution_broken", instance_id=ids.instance_word(execution.id), error=repr(error), exc_info=error)
+        # As plain text: a renderer that shows the values of variables may take minutes over a deep one.
+        trace = "".join(traceback.format_exception(error))[-4000:]
+        log.error("execution_broken", instance_id=ids.instance_word(execution.id), error=repr(error), trace=trace)
         self.let_go(execution)
 
     def let_go(self, execution: UnderClaim) -> None:
@@ -539,6 +544,7 @@ class Worker:
             try:
                 woken, events = await self.store.pending_events(execution.tenant_id, execution.id)
                 for version in _migrations(events):
+                    await self.charts.refresh()
                     await self.charts.load(execution.tenant_id, execution.claimed.definition_key, version)
             except Exception as error:
                 log.warning("events_not_read", error=repr(error))

@@ -30,6 +30,7 @@ class Waiting(msgspec.Struct, omit_defaults=True):
     id: str = ""
     visit: int = 0
     failure: bool = False  # of a task: if nobody takes it, the instance fails
+    sent_at: int = 0  # of an event that the chart sent to itself: it stands in line with everybody's
 
 
 class Pin(msgspec.Struct):
