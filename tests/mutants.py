@@ -129,7 +129,7 @@ MUTANTS = [
            "standing.at is not None and standing.at <= now", "standing.at is not None",
            "tests/flows -k sqlite"),
     Mutant("a chart's timer fires early", "worker/charts.py",
-           "if found is None or found[1].due > self.worker.now():", "if found is None:",
+           "if due_at is not None and due_at <= self.worker.now():", "if due_at is not None:",
            "tests/charts/test_instances.py -k sqlite"),
     Mutant("an answer to an earlier visit of a state counts", "engine/charts/interpreter.py",
            "return child is None or child.visit != answer.visit or child.answered", "return child is None",

@@ -292,9 +292,10 @@ class ChartExecution(UnderClaim):
         return turn is not None
 
     def _due_timer(self) -> bool:
+        """Fire the chart's earliest timer, whose time is up."""
         assert self.snapshot is not None
         found = due(self.snapshot)
-        if found is None or found[1].due > self.worker.now():
+        if found is None:
             return False
         id_, timer = found
 
