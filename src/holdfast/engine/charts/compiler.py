@@ -261,13 +261,10 @@ class _Compiler(TransitionCompiler):
 
 def _full(node: Node) -> str:
     """A node's place by keys, which is what generated ids are made of even under a node with an id of its own."""
-    keys = []
-    at: Node | None = node
-    while at is not None and at.parent is not None:
-        keys.append(at.key)
+    at = node
+    while at.parent is not None:
         at = at.parent
-    assert at is not None
-    return ".".join([at.id, *reversed(keys)])
+    return ".".join([at.id, *node.keys()])
 
 
 def compile_chart(document: dict[str, Any], *, version: int = 0) -> Chart:

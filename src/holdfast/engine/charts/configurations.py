@@ -100,5 +100,14 @@ def _collect(node: Node, value: Any, nodes: list[Node]) -> None:
             _collect(child, inner, nodes)
 
 
+def is_done(active: frozenset[int], node: Node) -> bool:
+    """Whether a state has come to its end: a final one inside it, or in each of its regions."""
+    if node.type == "compound":
+        return any(child.type == "final" and child.index in active for child in node.children)
+    if node.type == "parallel":
+        return all(is_done(active, child) for child in node.children)
+    return node.type == "final"
+
+
 def by_order(node: Node) -> int:
     return node.index

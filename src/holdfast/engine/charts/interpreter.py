@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.engine.charts.configurations import Configuration, configuration_of
+from holdfast.engine.charts.configurations import Configuration, configuration_of, is_done
 from holdfast.engine.charts.expressions import Scope
 from holdfast.engine.charts.nodes import (
     Action,
@@ -221,7 +221,7 @@ class _Step:
             output = None if node.output is None else node.output.of(self.scope)
             self.queue.append(_done(parent, output, node.output is not None))
         while marker is not None and marker.type == "parallel" and marker.index not in completed:
-            if not _final(active, marker):
+            if not is_done(active, marker):
                 break
             completed.add(marker.index)
             self.queue.append(_done(marker, None, False))
@@ -327,14 +327,6 @@ def _done(node: Node, output: Any, given: bool) -> dict[str, Any]:
     if given:
         event["output"] = output
     return event
-
-
-def _final(active: frozenset[int], node: Node) -> bool:
-    if node.type == "compound":
-        return any(child.type == "final" and child.index in active for child in node.children)
-    if node.type == "parallel":
-        return all(_final(active, child) for child in node.children)
-    return node.type == "final"
 
 
 # -- the two ways in

@@ -13,6 +13,7 @@ from holdfast.engine.charts.configurations import (
     by_order,
     configuration,
     configuration_of,
+    is_done,
 )
 from holdfast.engine.charts.document import Problem, escaped
 from holdfast.engine.charts.nodes import Chart, Node
@@ -192,11 +193,11 @@ class Placing:
     def _check_done(self) -> None:
         """A parallel state that would be done only because a region is gone: nobody would hear of it."""
         for node in self.after.nodes:
-            if node.type != "parallel" or not _done(self.after.active, node):
+            if node.type != "parallel" or not is_done(self.after.active, node):
                 continue
             sources = [source for source, leaf in self.leaves if node.holds(leaf)]
             around = [at for at in upwards(sources[0]) if at.type == "parallel"] if sources else []
-            if not any(_done(self.before.active, at) and all(at.holds(s) for s in sources) for at in around):
+            if not any(is_done(self.before.active, at) and all(at.holds(s) for s in sources) for at in around):
                 self.problem(
                     "/states",
                     f"{place(node)} would be done by the migration, and nobody would hear of it: map one of its states "
@@ -216,11 +217,3 @@ def _find(chart: Chart, word: str) -> Node | None:
     for key in keys:
         at = None if at is None else at.states.get(key)
     return at
-
-
-def _done(active: frozenset[int], node: Node) -> bool:
-    if node.type == "compound":
-        return any(child.type == "final" and child.index in active for child in node.children)
-    if node.type == "parallel":
-        return all(_done(active, child) for child in node.children)
-    return node.type == "final"

@@ -335,6 +335,15 @@ class Node:
     def atomic(self) -> bool:
         return self.type in ("atomic", "final")
 
+    def keys(self) -> list[str]:
+        """Its place by keys, from the chart down; the chart itself has none."""
+        found: list[str] = []
+        at: Node | None = self
+        while at is not None and at.parent is not None:
+            found.append(at.key)
+            at = at.parent
+        return found[::-1]
+
     def holds(self, other: Node) -> bool:
         """Whether `other` is a proper descendant."""
         return self.index < other.index <= self.last

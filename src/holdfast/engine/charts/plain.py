@@ -93,12 +93,7 @@ def plain_actions(actions: Iterable[Action]) -> list[Any]:
 
 def place(node: Node) -> str:
     """A state's place by keys: review.waiting. The chart itself is (chart)."""
-    keys = []
-    at: Node | None = node
-    while at is not None and at.parent is not None:
-        keys.append(at.key)
-        at = at.parent
-    return ".".join(reversed(keys)) or "(chart)"
+    return ".".join(node.keys()) or "(chart)"
 
 
 def event_words(node: Node, event: str) -> str:
