@@ -145,7 +145,8 @@ MUTANTS = [
            "    if must_settle(ex, call):\n", "    if False:\n",
            "tests/charts/test_instances.py -k 'sqlite and under_way'"),
     Mutant("a form is not checked", "app/tasks.py",
-           "        if problems:\n            raise FormRefused(problems)\n", "",
+           "        if problems:\n            raise FormRefused([",
+           "        if False:\n            raise FormRefused([",
            "tests/charts/test_instances.py -k 'sqlite and form'"),
     Mutant("two people claim one task", "store/sql/tasks.sql",
            "set assignee = cast(:who as text), version = version + 1\n"

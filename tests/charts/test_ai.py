@@ -70,8 +70,9 @@ async def test_by_default_an_ai_only_suggests_and_a_person_applies_what_was_show
         assert review.groups == ["staff"]
         shown = review.input["proposal"]
         assert (shown["event"], shown["reason"], len(shown["hash"])) == ("approve", "looks fine", 64)
-        with pytest.raises(FormRefused):
+        with pytest.raises(FormRefused, match="not the proposal") as refused:
             await test.tasks.complete(review.id, {"decision": "apply", "hash": "0" * 64}, actor="ann")
+        assert shown["hash"] not in str(refused.value)
         with pytest.raises(FormRefused):
             await test.tasks.complete(review.id, {"decision": "override", "event": "pay"}, actor="ann")
         await test.tasks.complete(review.id, {"decision": "apply", "hash": shown["hash"]}, actor="ann")

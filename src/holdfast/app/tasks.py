@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 OPEN = ("pending", "running")
 PAGE_MAX = 1000
+# Without the right one: it is to be taken from what the person was shown, not from a refusal.
+WRONG_HASH = "/hash: this is not the proposal that was shown: look at the task again"
 CLAIM_TRIES = 10
 SETTLE_TRIES = 3
 BUSY = "task {} is being changed by others all the time: try again"
@@ -142,7 +144,7 @@ async def complete(
     if view.form is not None:
         problems = check_json(view.form, codec.decode(raw))
         if problems:
-            raise FormRefused(problems)
+            raise FormRefused([WRONG_HASH if problem.startswith("/hash: ") else problem for problem in problems])
     words = {"outcome": "completed", "output": output, "actor": actor, "reason": reason}
     return await _settle(service, tenant_id, view, "succeeded", words, raw, None, actor)
 
