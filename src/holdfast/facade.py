@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Self, TypeVar
@@ -228,11 +228,14 @@ class Tenant:
         return Handle(self._holdfast.service, self.id, ids.parse("ins", id))
 
     async def instances(
-        self, *, status: str | None = None, limit: int = 50, before: str | None = None
-    ) -> list[InstanceView]:
-        """A page, newest first; `before` is the last id of the page before."""
+        self, *, status: str | Sequence[str] | None = None, key: str | None = None, business_key: str | None = None,
+        limit: int = 50, before: str | None = None,
+    ) -> list[InstanceView]:  # fmt: skip
+        """A page, newest first; `before` is the last id of the page before. `key`: of this workflow only."""
+        service = self._holdfast.service
+        edge = instances.FAR_AHEAD if before is None else await instances.edge_of(service, self.id, before)
         return await instances.list_instances(
-            self._holdfast.service, self.id, status=status, limit=limit, before=before
+            service, self.id, status=status, key=key, business_key=business_key, limit=limit, before=edge
         )
 
     @property

@@ -162,8 +162,12 @@ async def test_a_database_that_is_not_there_is_a_clear_refusal(tmp_path: Path) -
 
 PLANS = {
     "claim": r"instances_due",
-    "list_live_instances_of_status": r"instances_live",
-    "find_business_key": r"instances_business_key",
+    "list_instances": r"instances_of_status",
+    "list_instances_of_definition": r"instances_of_definition",
+    "list_instances_of_business_key": r"instances_of_business_key",
+    "list_children": r"instances_of_parent",
+    "list_inbox": r"tasks_inbox",
+    "find_business_key": r"instances(_of)?_business_key",
     "unknown_effects": r"effects_unknown",
     "read_history": r"history_pkey|autoindex_holdfast_history",
 }

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 ENDED = ("completed", "failed", "cancelled")
 LIVE = ("pending", "running", "waiting", "compensating")
-ALL_IDS = b"\xff" * 16
+Edge = tuple[int, bytes]
+"""Where a page ends: when its last instance was created, and its id."""
+FAR_AHEAD: Edge = ((1 << 63) - 1, b"\xff" * 16)
 PAGE_MAX = 1000
 
 
@@ -60,6 +62,9 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
     """Where an instance of a chart stands, for people: `review, ledger.posting`."""
     steps: dict[str, Any] = {}
     """Results of finished steps by name; filled by `status()`, not by lists."""
+    moved: int = 0
+    """Counts every entry of its history and every event delivered to it; filled by `status()`, not by lists."""
+    trace_id: str | None = None
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,29 +201,57 @@ async def read(service: Service, tenant_id: str, id_: bytes, *, steps: bool = Tr
 
 def _view(tenant_id: str, row: Sequence[Any], steps: dict[str, Any]) -> InstanceView:
     (id_, kind, key, version, business_key, status, waiting_on, queue, _, input_, result, error, compensation,
-     parent, _, _, state, created_at, started_at, completed_at, run_at, _) = row  # fmt: skip
+     parent, _, _, state, created_at, started_at, completed_at, run_at, _, woken, trace_id, *head) = row  # fmt: skip
     return InstanceView(
         id=ids.instance_word(id_), tenant_id=tenant_id, kind=kind, workflow=key, version=version, status=status,
         waiting_on=waiting_on, business_key=business_key, queue=queue, input=codec.decode(input_),
         result=None if result is None else codec.decode(result), error=None if error is None else codec.decode(error),
         compensation=compensation, parent_id=None if parent is None else ids.instance_word(parent),
         created_at=created_at, started_at=started_at, completed_at=completed_at, run_at=run_at, state=state,
-        steps=steps,
+        steps=steps, moved=woken + head[0] if head else 0, trace_id=trace_id,
     )  # fmt: skip
 
 
 async def list_instances(
-    service: Service, tenant_id: str, *, status: str | None, limit: int, before: str | None
-) -> list[InstanceView]:
-    if status is not None and status not in ENDED + LIVE:
-        raise BadInput(f"status is {status!r}: expected one of {', '.join(LIVE + ENDED)}")
+    service: Service, tenant_id: str, *, status: str | Sequence[str] | None = None, key: str | None = None,
+    business_key: str | None = None, limit: int = 50, before: Edge = FAR_AHEAD, since: int = 0,
+) -> list[InstanceView]:  # fmt: skip
+    """A page, newest first. Every filter, and every set of them, is answered by an index."""
+    statuses = LIVE + ENDED if status is None else (status,) if isinstance(status, str) else tuple(status)
+    for one in statuses:
+        if one not in LIVE + ENDED:
+            raise BadInput(f"status is {one!r}: expected one of {', '.join(LIVE + ENDED)}")
     if not 1 <= limit <= PAGE_MAX:
         raise BadInput(f"limit is {limit}: expected 1 to {PAGE_MAX}")
-    edge = ids.parse("ins", before) if before else ALL_IDS
-    name = "list_instances" if status is None else "list_instances_of_status"
-    if status in LIVE:
-        name = "list_live_instances_of_status"
-    rows = await service.store.fetch(name, tenant_id=tenant_id, status=status, before=edge, limit=limit)
+    for what, word in (("key", key), ("business_key", business_key)):
+        if word is not None and storable(word) != word:
+            raise BadInput(f"{what} is {word!r}: no stored text holds NUL or half a surrogate pair")
+    name = "list_instances" if key is None else "list_instances_of_definition"
+    if business_key is not None:
+        name = "list_instances_of_business_key"
+    rows = await service.store.fetch(
+        name, tenant_id=tenant_id, statuses=" ".join(statuses), definition_key=key, business_key=business_key,
+        before_at=before[0], before=before[1], since=since, limit=limit,
+    )  # fmt: skip
+    return [_view(tenant_id, row, {}) for row in rows]
+
+
+async def edge_of(service: Service, tenant_id: str, instance: str) -> Edge:
+    """Where the page ends whose last instance has this id."""
+    id_ = ids.parse("ins", instance)
+    return (await read(service, tenant_id, id_, steps=False)).created_at, id_
+
+
+async def list_children(
+    service: Service, tenant_id: str, id_: bytes, *, limit: int = 50, before: Edge = FAR_AHEAD
+) -> list[InstanceView]:
+    """The instances that this one started, newest first."""
+    if not 1 <= limit <= PAGE_MAX:
+        raise BadInput(f"limit is {limit}: expected 1 to {PAGE_MAX}")
+    rows = await service.store.fetch(
+        "list_children", tenant_id=tenant_id, parent_id=id_, before_at=before[0], before=before[1], since=0,
+        limit=limit,
+    )  # fmt: skip
     return [_view(tenant_id, row, {}) for row in rows]
 
 

@@ -1,33 +1,76 @@
--- name: read_instance
-select id, kind, definition_key, definition_version, business_key, status, waiting_on, queue, attempts, input,
+-- part: instance_columns
+id, kind, definition_key, definition_version, business_key, status, waiting_on, queue, attempts, input,
   result, last_error, compensation, parent_id, parent_step, seq, current_state, created_at, started_at, completed_at,
-  run_at, locked_by
-from holdfast.instances where tenant_id = :tenant_id and id = :id
+  run_at, locked_by, woken, trace_id
+
+-- part: instance_page
+(created_at, id) < (:before_at, :before)
+    and created_at >= :since order by created_at desc, id desc limit :limit
+
+-- name: read_instance
+select {instance_columns},
+  (select coalesce(max(seq), 0) from holdfast.history h where h.tenant_id = i.tenant_id and h.instance_id = i.id)
+from holdfast.instances i where tenant_id = :tenant_id and id = :id
 
 -- name: list_instances
-select id, kind, definition_key, definition_version, business_key, status, waiting_on, queue, attempts, input,
-  result, last_error, compensation, parent_id, parent_step, seq, current_state, created_at, started_at, completed_at,
-  run_at, locked_by
-from holdfast.instances
-where tenant_id = :tenant_id and id < :before
-order by id desc limit :limit
+-- Newest first. Every status is a run of its own in the index; the page is merged from the heads of those asked for.
+select * from (
+  select * from (select {instance_columns} from holdfast.instances
+    where tenant_id = :tenant_id and status = 'pending' and cast(:statuses as text) like '%pending%' and {instance_page}) pending
+  union all
+  select * from (select {instance_columns} from holdfast.instances
+    where tenant_id = :tenant_id and status = 'running' and cast(:statuses as text) like '%running%' and {instance_page}) running
+  union all
+  select * from (select {instance_columns} from holdfast.instances
+    where tenant_id = :tenant_id and status = 'waiting' and cast(:statuses as text) like '%waiting%' and {instance_page}) waiting
+  union all
+  select * from (select {instance_columns} from holdfast.instances
+    where tenant_id = :tenant_id and status = 'compensating' and cast(:statuses as text) like '%compensating%' and {instance_page}) compensating
+  union all
+  select * from (select {instance_columns} from holdfast.instances
+    where tenant_id = :tenant_id and status = 'completed' and cast(:statuses as text) like '%completed%' and {instance_page}) completed
+  union all
+  select * from (select {instance_columns} from holdfast.instances
+    where tenant_id = :tenant_id and status = 'failed' and cast(:statuses as text) like '%failed%' and {instance_page}) failed
+  union all
+  select * from (select {instance_columns} from holdfast.instances
+    where tenant_id = :tenant_id and status = 'cancelled' and cast(:statuses as text) like '%cancelled%' and {instance_page}) cancelled
+) found order by created_at desc, id desc limit :limit
 
--- name: list_instances_of_status
-select id, kind, definition_key, definition_version, business_key, status, waiting_on, queue, attempts, input,
-  result, last_error, compensation, parent_id, parent_step, seq, current_state, created_at, started_at, completed_at,
-  run_at, locked_by
-from holdfast.instances
-where tenant_id = :tenant_id and status = :status and id < :before
-order by id desc limit :limit
+-- name: list_instances_of_definition
+select * from (
+  select * from (select {instance_columns} from holdfast.instances
+    where tenant_id = :tenant_id and definition_key = :definition_key and status = 'pending' and cast(:statuses as text) like '%pending%' and {instance_page}) pending
+  union all
+  select * from (select {instance_columns} from holdfast.instances
+    where tenant_id = :tenant_id and definition_key = :definition_key and status = 'running' and cast(:statuses as text) like '%running%' and {instance_page}) running
+  union all
+  select * from (select {instance_columns} from holdfast.instances
+    where tenant_id = :tenant_id and definition_key = :definition_key and status = 'waiting' and cast(:statuses as text) like '%waiting%' and {instance_page}) waiting
+  union all
+  select * from (select {instance_columns} from holdfast.instances
+    where tenant_id = :tenant_id and definition_key = :definition_key and status = 'compensating' and cast(:statuses as text) like '%compensating%' and {instance_page}) compensating
+  union all
+  select * from (select {instance_columns} from holdfast.instances
+    where tenant_id = :tenant_id and definition_key = :definition_key and status = 'completed' and cast(:statuses as text) like '%completed%' and {instance_page}) completed
+  union all
+  select * from (select {instance_columns} from holdfast.instances
+    where tenant_id = :tenant_id and definition_key = :definition_key and status = 'failed' and cast(:statuses as text) like '%failed%' and {instance_page}) failed
+  union all
+  select * from (select {instance_columns} from holdfast.instances
+    where tenant_id = :tenant_id and definition_key = :definition_key and status = 'cancelled' and cast(:statuses as text) like '%cancelled%' and {instance_page}) cancelled
+) found order by created_at desc, id desc limit :limit
 
--- name: list_live_instances_of_status
--- Says completed_at is null so that the planner may use the small index of living instances.
-select id, kind, definition_key, definition_version, business_key, status, waiting_on, queue, attempts, input,
-  result, last_error, compensation, parent_id, parent_step, seq, current_state, created_at, started_at, completed_at,
-  run_at, locked_by
-from holdfast.instances
-where tenant_id = :tenant_id and status = :status and completed_at is null and id < :before
-order by id desc limit :limit
+-- name: list_instances_of_business_key
+-- A business key is shared by as many instances as there are definitions, at most.
+select {instance_columns} from holdfast.instances
+where tenant_id = :tenant_id and business_key = cast(:business_key as text)
+  and (cast(:definition_key as text) is null or definition_key = cast(:definition_key as text))
+  and cast(:statuses as text) like '%' || status || '%' and {instance_page}
+
+-- name: list_children
+select {instance_columns} from holdfast.instances
+where tenant_id = :tenant_id and parent_id = :parent_id and {instance_page}
 
 -- name: find_business_key
 select id, input, status from holdfast.instances
