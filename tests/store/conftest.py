@@ -1,4 +1,4 @@
-"""One suite for both databases: `store` is SQLite, then PostgreSQL."""
+"""One suite: `store` is SQLite, then PostgreSQL, then PostgreSQL without NOTIFY and advisory locks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,17 @@ from holdfast.facade import make_store
 from holdfast.testing import ManualClock
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
+def without_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a PostgreSQL-compatible database may lack, and a pooler hides: nothing may depend on it."""
+    monkeypatch.setenv("HOLDFAST_POSTGRES_HINTS", "off")
+    monkeypatch.setenv("HOLDFAST_POSTGRES_SESSION_LOCKS", "off")
+
+
+@pytest.fixture(params=["sqlite", "postgres", "postgres-plain"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "postgres-plain":
+        without_extras(monkeypatch)
+    if request.param.startswith("postgres"):
         return str(request.getfixturevalue("postgres_url"))
     return f"sqlite:///{tmp_path / 'store.db'}"
 

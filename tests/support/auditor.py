@@ -45,6 +45,9 @@ TAKEN_BY = {
     "child": ("CHILD_COMPLETED", "CHILD_FAILED"),
     "cancel": ("INSTANCE_CANCELLING", "INSTANCE_RESUMED"),
     "resume": ("INSTANCE_RESUMED",),
+    "pause": ("INSTANCE_PAUSED",),
+    "retry": ("INSTANCE_RETRIED",),
+    "fork": ("INSTANCE_STARTED",),
     "resolution": ("EFFECT_RESOLVED",),
 }
 EFFECT_STATES = {  # what the last entry of an effect says about the state of its row
@@ -125,6 +128,16 @@ class Database:
     def past(self, place: Place) -> list[Entry]:
         return self.history.get(place, [])
 
+    def copied(self, place: Place) -> int:
+        """The last row that a fork took over from another's past; 1 or less: none."""
+        past = self.past(place)
+        return 1 + past[0].words.get("copied", 0) if past else 0
+
+    def own(self, place: Place) -> list[Entry]:
+        """What happened in this instance itself."""
+        last = self.copied(place)
+        return [e for e in self.past(place) if e.seq == 1 or e.seq > last]
+
 
 def assert_sound(url: str, *, finished: bool = True, **given: Any) -> None:
     found = audit(url, finished=finished, **given)
@@ -159,7 +172,7 @@ Found = Iterator[tuple[str, Place, str]]
 def _effects(database: Database, finished: bool) -> Found:
     for place, instance in database.instances.items():
         entries: dict[str, list[Entry]] = defaultdict(list)
-        for entry in database.past(place):
+        for entry in database.own(place):
             if entry.type in EFFECT_STATES:
                 entries[entry.name].append(entry)
         rows = database.effects.get(place, {})
@@ -261,6 +274,9 @@ def _alive(database: Database, finished: bool) -> Found:
             due = _next_due(database, place)
             if status == "waiting" and due is not None and instance["run_at"] > due:
                 yield "I4", place, f"it has work due at {due}, and nobody looks before {instance['run_at']}"
+        elif _paused(database.past(place)):
+            if event := next((e for e in database.events.get(place, ()) if _lifts(e)), None):
+                yield "I4", place, f"{event['kind']} arrived for it while it was paused, and nobody will look"
         elif instance["kind"] == "code" and not _waits(database, place, instance):
             yield "I4", place, f"it is {status}, unclaimed, without a time, and waits for nothing that exists"
         elif event := _unseen(database, place):
@@ -292,6 +308,20 @@ def _open(past: list[Entry]) -> dict[tuple[str, str], Entry]:
         else:
             found[kind, entry.name] = entry
     return found
+
+
+def _paused(past: list[Entry]) -> bool:
+    """By the last word on it: a pause, or what lifts one."""
+    for entry in reversed(past):
+        if entry.type == "INSTANCE_PAUSED":
+            return True
+        if entry.type in ENDINGS or (entry.type == "INSTANCE_RESUMED" and entry.name in ("", "cancel")):
+            return False
+    return False
+
+
+def _lifts(event: Row) -> bool:
+    return event["consumed_seq"] is None and event["kind"] in ("pause", "resume", "retry", "cancel")
 
 
 def _closing(past: list[Entry]) -> bool:
@@ -332,7 +362,7 @@ def _unseen(database: Database, place: Place) -> Row | None:
         if event["consumed_seq"] is not None:
             continue
         kind, name = event["kind"], event["name"]
-        if kind in ("cancel", "resume"):
+        if kind in ("cancel", "resume", "pause", "retry"):
             return event
         if kind == "signal" and any(w == name or w.startswith(name + ".") for w in waits):
             return event
@@ -448,6 +478,12 @@ def _is_chart(database: Database, place: Place) -> bool:
 
 def _chart_lives(database: Database, place: Place, instance: Row) -> Found:
     """A chart that rests looks at the clock in time, and has seen every event."""
+    if _paused(database.past(place)):
+        if instance["snapshot"] is not None and not json.loads(instance["snapshot"]).get("paused"):
+            yield "I6", place, "its history says it is paused, its snapshot does not"
+        if instance["run_at"] is None and any(_lifts(e) for e in database.events.get(place, ())):
+            yield "I4", place, "a word arrived for it while it was paused, and nobody will look"
+        return
     if instance["snapshot"] is None:
         if instance["run_at"] is None:
             yield "I4", place, "it has not begun, and nobody will look"
@@ -527,7 +563,8 @@ def _tasks_of(place: Place, past: list[Entry], rows: dict[str, Row], ended: bool
 
 
 def _timers(database: Database, _: bool) -> Found:
-    for place, past in database.history.items():
+    for place in database.history:
+        past = database.own(place)
         due: dict[tuple[str, str], int] = {}
         fired: set[str] = set()
         for entry in past:
@@ -549,6 +586,10 @@ def _timers(database: Database, _: bool) -> Found:
                 yield from _early(place, entry, due.get(("wait", entry.name)), "time-out of")
             elif entry.type in ("STEP_RETRIED", "TRANSACTION_RETRIED"):
                 due["retry", entry.name] = entry.words["retry_at"]
+            elif entry.type == "INSTANCE_RETRIED":  # a person cut the wait short
+                for name in entry.words["due"]:
+                    if ("retry", name) in due:
+                        due["retry", name] = min(due["retry", name], entry.at)
             elif entry.type in ("STEP_COMPLETED", "TRANSACTION_COMMITTED") and ("retry", entry.name) in due:
                 yield from _early(place, entry, due["retry", entry.name], "retry of")
 
@@ -587,10 +628,10 @@ def _events(database: Database, _: bool) -> Found:
                 yield "I9", place, f"entry {seq} took signal {entry.words.get('event_id')!r}, not {event['id']!r}"
             elif event["kind"] in ("child", "resolution") and entry.name != event["name"]:
                 yield "I9", place, f"entry {seq} is about {entry.name!r}, the event it took about {event['name']!r}"
-    for place, past in database.history.items():
+    for place in database.history:
         there = {e["id"]: e["consumed_seq"] for e in database.events.get(place, ())}
         received: set[str] = set()
-        for entry in past:
+        for entry in database.own(place):
             if entry.type != "SIGNAL_RECEIVED":
                 continue
             id_ = entry.words.get("event_id", "")
@@ -605,10 +646,11 @@ def _events(database: Database, _: bool) -> Found:
 
 
 def _families(database: Database, _: bool) -> Found:
-    for place, past in database.history.items():
+    for place in database.history:
         parent = database.instances.get(place)
         if parent is None:
             continue
+        past = database.own(place)
         open_ = _open(past)
         for entry in past:
             if entry.type == "CHILD_STARTED":
@@ -677,12 +719,32 @@ def _compensations(database: Database, _: bool) -> Found:
         instance = database.instances.get(place)
         if instance is None or place in database.buried or instance["status"] not in ("failed", "cancelled"):
             continue
-        owed = {e.name for e in past if e.type == "STEP_STARTED"} & succeeded.keys()
+        settled = 1 + past[0].words.get("settled", 0)  # of a fork: taken over from one that completed
+        owed = {e.name for e in past if e.type == "STEP_STARTED" and e.seq > settled} & succeeded.keys()
         for name in sorted(owed - undone.keys()):
             yield "I12", place, f"{name!r} happened and was never undone"
         expected = None if not undone else "complete" if all(undone.values()) else "partial"
         if instance["compensation"] != expected:
             yield "I12", place, f"compensation is {instance['compensation']!r}, its history says {expected!r}"
+
+
+# -- forks
+
+
+def _forks(database: Database, _: bool) -> Found:
+    """What a fork has taken over stands in the original's past, in that order, and answers there."""
+    for place, past in database.history.items():
+        words = past[0].words
+        if "copied" not in words:
+            continue
+        original = database.past((place[0], ids.parse("ins", words["forked_from"])))
+        there = iter([(e.type, e.name, e.words) for e in original if e.seq < words["before_seq"]])
+        for entry in past[1 : 1 + words["copied"]]:
+            if (entry.type, entry.name, entry.words) not in there:
+                yield "I6", place, f"entry {entry.seq} was taken over from a past that does not have it"
+        own = {e.name for e in database.own(place) if e.type == "EFFECT_STARTED"}
+        for name in sorted(own & {e.name for e in past[1 : 1 + words["copied"]] if e.type.startswith("EFFECT_")}):
+            yield "I2", place, f"effect {name!r} was taken over as done, and done again"
 
 
 # -- I15: tenants
@@ -723,7 +785,7 @@ def _tenants(database: Database, _: bool) -> Found:
 
 
 CHECKS: tuple[Callable[[Database, bool], Found], ...] = (
-    _effects, _alive, _chain, _fold, _charts, _timers, _events, _families, _compensations, _tenants,
+    _effects, _alive, _chain, _fold, _charts, _timers, _events, _families, _compensations, _forks, _tenants,
 )  # fmt: skip
 
 

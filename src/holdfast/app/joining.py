@@ -25,6 +25,8 @@ NO_TRANSACTION = "the connection is not in a transaction: begin one, or leave co
 async def start_on(service: Service, born: NewInstance, connection: Any) -> bytes:
     run = runner(service, connection)
     values = dict(zip(NewInstance._fields, born, strict=True))
+    if service.store.dialect == "postgres":
+        await run("bind_tenant", values)  # else row-level security refuses a login that is only a door's
     if await run("start_alone", values):
         return born.id
     [(id_, given, _)] = await run("find_business_key", values)

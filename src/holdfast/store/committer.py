@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import structlog
 
+from holdfast.engine import ids
 from holdfast.engine.turns import Outcome, Turn
 from holdfast.store.port import Store
 
@@ -21,10 +23,19 @@ Done = Callable[[Outcome | BaseException], None]
 GIVE_UP_SECONDS = 30.0
 
 
+class Watch(Protocol):
+    """Who counts what was committed."""
+
+    def committed(self, batch: Sequence[tuple[Turn, Done]], seconds: float | None) -> None:
+        """Turns that are on disk, each with the one who is told. `seconds`: None where it was no batch."""
+        ...
+
+
 class Committer:
-    def __init__(self, store: Store, worker_id: bytes | None = None) -> None:
+    def __init__(self, store: Store, worker_id: bytes | None = None, watch: Watch | None = None) -> None:
         self.store = store
         self.worker_id = worker_id
+        self.watch = watch
         self._pending: deque[tuple[Turn, Done]] = deque()
         self._under_way = 0  # batches
         self._moved: set[bytes] = set()  # instances that they move
@@ -71,6 +82,7 @@ class Committer:
         return await future
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             await self._more.wait()
             batch, moved, woken = self._take()
@@ -83,6 +95,7 @@ class Committer:
             self._under_way += 1
             self._moved |= moved
             self._woken |= woken
+            began = loop.time()
             try:
                 outcomes = await self._settle([turn for turn, _ in batch])
             finally:
@@ -93,19 +106,40 @@ class Committer:
                     self._more.set()
             self.batches += 1
             self.turns += len(batch)
+            if self.watch is not None:
+                self._count(self.watch, batch, outcomes, loop.time() - began)
             self._tell(batch, outcomes)
             del batch, outcomes, moved, woken  # idle, this task must not keep the instances of its last batch in memory
             if not self._pending and not self._under_way:
                 self._idle.set()
 
+    @staticmethod
+    def _count(
+        watch: Watch, batch: list[tuple[Turn, Done]], outcomes: list[Outcome | BaseException], seconds: float
+    ) -> None:
+        committed, woken, claimed = Outcome.COMMITTED, Outcome.WOKEN, Outcome.CLAIMED
+        written = [
+            item
+            for item, outcome in zip(batch, outcomes, strict=True)
+            if outcome is committed or outcome is woken or outcome is claimed
+        ]
+        if not written:
+            return
+        try:
+            watch.committed(written, seconds)
+        except Exception as error:  # whoever counts must not cost anybody a turn
+            log.warning("commit_not_counted", error=repr(error))
+
     def _tell(self, batch: list[tuple[Turn, Done]], outcomes: list[Outcome | BaseException]) -> None:
         if self.on_batch is not None:
             self.on_batch([turn for (turn, _), o in zip(batch, outcomes, strict=True) if isinstance(o, Outcome)])
-        for (_, done), outcome in zip(batch, outcomes, strict=True):
+        for (turn, done), outcome in zip(batch, outcomes, strict=True):
             try:
                 done(outcome)
             except Exception:
-                log.exception("turn_callback_failed")
+                log.exception(
+                    "turn_callback_failed", tenant_id=turn.tenant_id, instance_id=ids.instance_word(turn.instance_id)
+                )
 
     def _take(self) -> tuple[list[tuple[Turn, Done]], set[bytes], set[bytes]]:
         """The next batch, and which instances it moves and wakes: no instance row may be both moved and woken in one

@@ -9,7 +9,14 @@ import asyncpg
 from holdfast.engine.errors import StoreNotMigrated, StoreTooNew
 from holdfast.store.statements import migrations
 
-LOCK = 0x686F6C64  # any constant: two processes migrating at once take turns
+DATABASE = "the PostgreSQL database"
+WALLS = (
+    "select holdfast.put_up_walls()"  # after every migration, so that they stand around the tables that are new, too
+)
+
+
+class _AnotherWasFirst(Exception):
+    """Another process is migrating the same database, or just has."""
 
 
 def pending(found: int, known: list[tuple[int, str, str]], *, apply: bool, where: str) -> list[tuple[int, str, str]]:
@@ -30,26 +37,42 @@ def pending(found: int, known: list[tuple[int, str, str]], *, apply: bool, where
 async def migrate_postgres(url: str, *, apply: bool) -> list[str]:
     connection = await asyncpg.connect(url)
     try:
-        if not apply:
-            there = await connection.fetchval("select to_regclass('holdfast.migrations') is not null")
-            version = await connection.fetchval("select max(number) from holdfast.migrations") if there else 0
-            pending(version or 0, migrations("postgres"), apply=False, where="the PostgreSQL database")
-            return []
-        async with connection.transaction():
-            await connection.execute(f"select pg_advisory_xact_lock({LOCK})")
-            await connection.execute(
-                "create schema if not exists holdfast;"
-                "create table if not exists holdfast.migrations"
-                " (number integer primary key, name text not null, applied_at timestamptz not null default now())"
-            )
-            version = await connection.fetchval("select max(number) from holdfast.migrations") or 0
-            todo = pending(version, migrations("postgres"), apply=True, where="the PostgreSQL database")
-            for number, name, sql in todo:
-                await connection.execute(sql)
-                await connection.execute("insert into holdfast.migrations values ($1, $2)", number, name)
-        return [f"{number:04d}_{name}" for number, name, _ in todo]
+        while pending(await _version(connection), migrations("postgres"), apply=apply, where=DATABASE):
+            try:
+                async with connection.transaction():
+                    return await _migrate_postgres(connection)
+            except _AnotherWasFirst:
+                continue  # and has committed, or given up: look again
+        return []
     finally:
         await connection.close()
+
+
+async def _version(connection: Any) -> int:
+    there = await connection.fetchval("select to_regclass('holdfast.migrations') is not null")
+    return (await connection.fetchval("select max(number) from holdfast.migrations") or 0) if there else 0
+
+
+async def _migrate_postgres(connection: Any) -> list[str]:
+    """Two who migrate at once take turns: whoever comes second waits for the first one's row, which is not committed
+    before everything is. That needs no lock but the row's own."""
+    try:
+        if await connection.fetchval("select to_regnamespace('holdfast') is null"):
+            await connection.execute("create schema holdfast")
+        await connection.execute(
+            "create table if not exists holdfast.migrations"
+            " (number integer primary key, name text not null, applied_at timestamptz not null default now())"
+        )
+    except (asyncpg.UniqueViolationError, asyncpg.DuplicateSchemaError, asyncpg.DuplicateTableError) as error:
+        raise _AnotherWasFirst from error
+    todo = pending(await _version(connection), migrations("postgres"), apply=True, where=DATABASE)
+    for number, name, sql in todo:
+        row = "insert into holdfast.migrations values ($1, $2) on conflict do nothing"
+        if await connection.execute(row, number, name) != "INSERT 0 1":
+            raise _AnotherWasFirst
+        await connection.execute(sql)
+    await connection.execute(WALLS)
+    return [f"{number:04d}_{name}" for number, name, _ in todo]
 
 
 def migrate_sqlite(connection: Any, *, apply: bool, where: str) -> list[str]:

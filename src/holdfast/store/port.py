@@ -25,6 +25,7 @@ class PendingEvent(NamedTuple):
     name: str
     payload: bytes
     sent_at: int
+    sent_by: str | None = None
 
 
 class OpenTask(NamedTuple):
@@ -70,6 +71,7 @@ class Claimed(NamedTuple):
     parent_step: str | None
     trace_id: str | None
     created_at: int
+    created_by: str | None
     history: list[PastRow]  # of code the whole, of a chart the last row
     events: list[PendingEvent]
     tasks: Sequence[OpenTask] = ()
@@ -84,8 +86,16 @@ def claimed_at_birth(born: NewInstance) -> Claimed:
     """The claim that came with the start itself: the first of its instance, and nothing has happened to it yet."""
     return Claimed(
         born.tenant_id, born.id, born.kind, born.definition_key, born.definition_version, "running", born.input, None,
-        1, 1, 0, born.parent_id, born.parent_step, born.trace_id, born.created_at, [], [],
+        1, 1, 0, born.parent_id, born.parent_step, born.trace_id, born.created_at,
+        born.created_by, [], [],
     )  # fmt: skip
+
+
+def of_tenant(tenant_id: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a statement that is run for this tenant, and for no other."""
+    if values.get("tenant_id", tenant_id) != tenant_id:
+        raise AssertionError(f"a change of tenant {tenant_id!r} names tenant {values['tenant_id']!r}")
+    return values | {"tenant_id": tenant_id}
 
 
 class HandlerRaised(Exception):
@@ -117,8 +127,10 @@ class Store(Protocol):
     ) -> tuple[list[Claimed], int | None]: ...
     async def next_due(self, definitions: Sequence[Place], queue: str) -> int | None: ...
     async def pending_events(self, tenant_id: str, instance_id: bytes) -> tuple[int, list[PendingEvent]]: ...
-    async def fetch(self, name: str, **values: Any) -> list[tuple[Any, ...]]: ...
-    async def write(self, name: str, **values: Any) -> int: ...
+    async def fetch(self, name: str, /, **values: Any) -> list[tuple[Any, ...]]: ...
+    async def write(self, name: str, /, **values: Any) -> int: ...
+    async def change(self, tenant_id: str, statements: Sequence[tuple[str, dict[str, Any]]]) -> bool: ...
+    async def fetch_key(self, hash: bytes) -> list[tuple[Any, ...]]: ...
     async def worker_gone(self, worker_id: bytes) -> bool: ...
     async def release_worker(self, worker_id: bytes, by: bytes, *, stopped: bool) -> int: ...
     def hint(self, turn: Turn) -> None: ...

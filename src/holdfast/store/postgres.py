@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
 
+from holdfast.engine.effects import LEASE
 from holdfast.engine.errors import BadDefinition, StoreUnavailable
 from holdfast.engine.turns import Outcome, Turn
 from holdfast.store.batch import Batch, with_claim
 from holdfast.store.hints import Hints
 from holdfast.store.literals import Pack, packers
-from holdfast.store.port import Claimed, HandlerRaised, OpenTask, PastRow, PendingEvent, Place, claimed
+from holdfast.store.port import Claimed, HandlerRaised, OpenTask, PastRow, PendingEvent, Place, claimed, of_tenant
 from holdfast.store.statements import statement, texts, translate
 
+Fetch = Callable[..., Awaitable[list[tuple[Any, ...]]]]
 PARTS = ("first", "more", "change", "start", "taskchange", "event", "consumed", "effect", "dead", "task")
 SWALLOWED = (
     "the handler went on after a statement of its own had failed: PostgreSQL takes nothing more in that transaction; "
@@ -42,6 +44,8 @@ WRITER_SETTINGS = {
     "lock_timeout": "30s",
     "application_name": "holdfast",
 }
+
+BY_LEASE = "lease"  # the liveness of a worker that holds no session lock
 
 
 async def _keep_session(_connection: Any) -> None:
@@ -119,14 +123,39 @@ class PostgresCommits:
         return won, {*(kept or ()), *(claimed or ())}, started, sent
 
 
+class NothingChanged(Exception):
+    """The first statement of a change found nothing to change, so the whole is undone."""
+
+
+async def run_all(connection: Any, tenant_id: str, statements: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    """A change, in the transaction that is open."""
+    for number, (name, values) in enumerate(statements):
+        found = statement(name, "postgres")
+        status = await connection.execute(found.sql, *found.bind(of_tenant(tenant_id, values)))
+        if number == 0 and not changed(status):
+            raise NothingChanged
+
+
+def changed(status: str) -> int:
+    """How many rows, from the server's word on a statement: `UPDATE 3`."""
+    return int(status.rpartition(" ")[2])
+
+
 class PostgresStore:
     dialect = "postgres"
     # Smaller batches, several at once: the server works on one while we work on the answers of another.
     batch_limit = 128
 
-    def __init__(self, url: str, *, writers: int = 3, readers: int = 4) -> None:
+    def __init__(
+        self, url: str, *, writers: int = 3, readers: int = 4, hints: bool = True, session_locks: bool = True
+    ) -> None:
+        """Without `hints`, nothing is notified or listened to: polling finds it all, later. Without `session_locks`,
+        no advisory lock is taken or asked for: a worker is dead when its lease is over, and not before."""
         self.url = url
         self.writers = writers
+        self.session_locks = session_locks
+        self.settings = WRITER_SETTINGS  # of every connection
+        self._wants_hints = hints
         self.clock: Callable[[], int] | None = None
         self._reader_count = readers
         self._writers: asyncio.LifoQueue[PostgresCommits | None] = asyncio.LifoQueue()
@@ -141,9 +170,10 @@ class PostgresStore:
 
         try:
             await migrate_postgres(self.url, apply=migrate)
+            await self._face_the_wall()
             self._pool = await asyncpg.create_pool(
                 self.url, min_size=1, max_size=self._reader_count, reset=_keep_session,
-                server_settings=WRITER_SETTINGS, command_timeout=60,
+                server_settings=self.settings, command_timeout=60,
             )  # fmt: skip
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             raise StoreUnavailable(
@@ -168,7 +198,29 @@ class PostgresStore:
         """Before the first turns of a worker: nothing to do, the server keeps its log's files for use again."""
 
     async def connect(self) -> Any:
-        return await asyncpg.connect(self.url, server_settings=WRITER_SETTINGS, command_timeout=60)
+        return await asyncpg.connect(self.url, server_settings=self.settings, command_timeout=60)
+
+    # -- the second wall
+
+    async def wall_is_up(self) -> bool:
+        """Whether row-level security keeps doors to their tenant; it is not where the roles could not be made."""
+        return bool((await self._wall())[0])
+
+    async def _wall(self) -> Any:
+        connection = await asyncpg.connect(self.url, command_timeout=60)
+        try:
+            return await connection.fetchrow(statement("how_the_wall_stands", "postgres").sql)
+        finally:
+            await connection.close()
+
+    async def _face_the_wall(self) -> None:
+        """A login behind the wall would find every table empty and say that there is nothing to do: refuse it."""
+        _, holds, _, worker = await self._wall()
+        if holds and not worker:
+            raise StoreUnavailable(
+                f"the login of {shown_url(self.url)} sees no rows: row-level security is on and it is not a member of "
+                "holdfast_worker; grant holdfast_worker to it, or let it in by a door only"
+            )
 
     # -- the clock
 
@@ -195,18 +247,32 @@ class PostgresStore:
             self._hints.send(turn)
 
     def on_hint(self, service: Any) -> None:
-        self._hints = Hints(self, service)
-        self._hints.start()
+        if self._wants_hints:
+            self._hints = Hints(self, service)
+            self._hints.start()
 
     # -- statements
 
-    async def fetch(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
+    async def fetch(self, name: str, /, **values: Any) -> list[tuple[Any, ...]]:
         found = statement(name, "postgres")
         return list(await self._pool.fetch(found.sql, *found.bind(values)))
 
-    async def write(self, name: str, **values: Any) -> int:
+    async def write(self, name: str, /, **values: Any) -> int:
         found = statement(name, "postgres")
-        return int((await self._pool.execute(found.sql, *found.bind(values))).rpartition(" ")[2])
+        return changed(await self._pool.execute(found.sql, *found.bind(values)))
+
+    async def change(self, tenant_id: str, statements: Sequence[tuple[str, dict[str, Any]]]) -> bool:
+        """Run them in one transaction; where the first changes no row, none is run and the answer is False."""
+        try:
+            async with self._pool.acquire() as connection, connection.transaction():
+                await run_all(connection, tenant_id, statements)
+        except NothingChanged:
+            return False
+        return True
+
+    async def fetch_key(self, hash: bytes) -> list[tuple[Any, ...]]:
+        """The API keys of this hash, of whatever tenant."""
+        return await self.fetch("find_api_key", hash=hash)
 
     # -- turns
 
@@ -257,21 +323,25 @@ class PostgresStore:
 
     async def look_up(self, worker_id: bytes | None, turns: Sequence[Turn]) -> list[Outcome | None]:
         """Which turns are there: found by the row that only this very turn could have written."""
+        return await self._look_up(self.fetch, worker_id, turns)
+
+    @staticmethod
+    async def _look_up(fetch: Fetch, worker_id: bytes | None, turns: Sequence[Turn]) -> list[Outcome | None]:
         rows = [t.history[0] for t in turns if t.history]
         starts = [t.starts[0] for t in turns if not t.history and t.starts]
         events = [t.events[0] for t in turns if not t.history and not t.starts and t.events]
-        hashes = {r[0] for r in await self.fetch(
+        hashes = {r[0] for r in await fetch(
             "look_up_history", tenants=[r[0] for r in rows], instances=[r[1] for r in rows], seqs=[r[2] for r in rows]
         )} if rows else set()  # fmt: skip
-        born = {r[0] for r in await self.fetch(
+        born = {r[0] for r in await fetch(
             "look_up_starts", tenants=[s.tenant_id for s in starts], instances=[s.id for s in starts]
         )} if starts else set()  # fmt: skip
-        kept = {tuple(r) for r in await self.fetch(
+        kept = {tuple(r) for r in await fetch(
             "look_up_events", tenants=[e.tenant_id for e in events], instances=[e.instance_id for e in events],
             ids=[e.id for e in events],
         )} if events else set()  # fmt: skip
         releases = [t for t in turns if t.change is not None and t.change.release]
-        held = {r[0] for r in await self.fetch(
+        held = {r[0] for r in await fetch(
             "look_up_claims", tenants=[t.tenant_id for t in releases], instances=[t.instance_id for t in releases],
             fences=[t.fence for t in releases], worker_id=worker_id,
         )} if releases else set()  # fmt: skip
@@ -401,18 +471,22 @@ class PostgresStore:
                 await connection.execute(mark.sql, *mark.bind({"now": now, "worker_id": worker_id}))
             release = statement("release_claims", "postgres")
             status = await connection.execute(release.sql, *release.bind({"now": now, "worker_id": worker_id}))
-        return int(status.rpartition(" ")[2])
+        return changed(status)
 
     async def worker_gone(self, worker_id: bytes) -> bool:
-        """A clean exit, or its session lock is free. A network partition can free the lock of a worker that lives."""
-        rows = await self.fetch("read_worker", worker_id=worker_id)
+        """A clean exit, or its session lock is free, or, where there are none, its lease is over. A network partition
+        can free the lock of a worker that lives; a lease cannot tell one that is paused from one that is dead."""
+        rows = await self.fetch("read_heartbeat", worker_id=worker_id)
         if not rows or rows[0][0] is not None:
             return True
-        word = int(rows[0][1])
+        _, word, heartbeat_at = rows[0]
+        if not self.session_locks or word == BY_LEASE:
+            [(now,)] = await self.fetch("read_clock")  # heartbeats are written by the database's clock, never by ours
+            return bool(now - heartbeat_at >= LEASE)
         async with self._pool.acquire() as connection:
-            free = await connection.fetchval("select pg_try_advisory_lock($1)", word)
+            free = await connection.fetchval("select pg_try_advisory_lock($1)", int(word))
             if free:
-                await connection.execute("select pg_advisory_unlock($1)", word)
+                await connection.execute("select pg_advisory_unlock($1)", int(word))
         return bool(free)
 
     async def release_worker(self, worker_id: bytes, by: bytes, *, stopped: bool) -> int:

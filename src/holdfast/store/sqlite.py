@@ -22,7 +22,7 @@ from holdfast.engine.errors import BadDefinition, HoldfastError, StoreUnavailabl
 from holdfast.engine.turns import Change, Outcome, Turn
 from holdfast.store.batch import Batch, with_claim
 from holdfast.store.migrate import migrate_sqlite
-from holdfast.store.port import Claimed, HandlerRaised, OpenTask, PastRow, PendingEvent, Place, claimed
+from holdfast.store.port import Claimed, HandlerRaised, OpenTask, PastRow, PendingEvent, Place, claimed, of_tenant
 from holdfast.store.statements import statement, texts, translate
 
 T = TypeVar("T")
@@ -283,13 +283,13 @@ class SqliteStore:
 
     # -- statements
 
-    async def fetch(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
+    async def fetch(self, name: str, /, **values: Any) -> list[tuple[Any, ...]]:
         found = statement(name, "sqlite")
         bound = found.bind(values)
         assert self._reader is not None
         return await self._reader.ask(lambda c: c.execute(found.sql, bound).fetchall())
 
-    async def write(self, name: str, **values: Any) -> int:
+    async def write(self, name: str, /, **values: Any) -> int:
         found = statement(name, "sqlite")
         bound = found.bind(values)
 
@@ -299,6 +299,31 @@ class SqliteStore:
 
         assert self._writer is not None
         return await self._writer.ask(work)
+
+    async def change(self, tenant_id: str, statements: Sequence[tuple[str, dict[str, Any]]]) -> bool:
+        """Run them in one transaction; where the first changes no row, none is run and the answer is False."""
+        asked = [
+            (found.sql, found.bind(of_tenant(tenant_id, values)))
+            for found, values in ((statement(name, "sqlite"), values) for name, values in statements)
+        ]
+
+        def work(connection: apsw.Connection) -> bool:
+            connection.execute("begin immediate")
+            before = connection.total_changes()
+            for number, (sql, bound) in enumerate(asked):
+                connection.execute(sql, bound)
+                if number == 0 and connection.total_changes() == before:
+                    connection.execute("rollback")
+                    return False
+            connection.execute("commit")
+            return True
+
+        assert self._writer is not None
+        return await self._writer.ask(work)
+
+    async def fetch_key(self, hash: bytes) -> list[tuple[Any, ...]]:
+        """The API keys of this hash, of whatever tenant."""
+        return await self.fetch("find_api_key", hash=hash)
 
     async def in_transaction(self, work: Callable[[apsw.Connection], T]) -> T:
         def whole(connection: apsw.Connection) -> T:

@@ -2,7 +2,8 @@
 
 SQLite: an OS lock on a file of its own, held by the process. A stopped process keeps it and goes on when it wakes;
 a dead one loses it at once. PostgreSQL: a heartbeat row and a session lock, renewed from a thread of its own, so
-that a handler which blocks the loop does not cost the lease.
+that a handler which blocks the loop does not cost the lease. The lock only makes a take-over quick: where the store
+has none, the lease alone decides.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from holdfast.engine import ids
 from holdfast.engine.effects import LEASE
 from holdfast.engine.errors import BadInput
 from holdfast.engine.retry import SECOND
-from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres import BY_LEASE, PostgresStore
 from holdfast.store.sqlite import SqliteStore
 
 log = structlog.get_logger("holdfast.liveness")
@@ -98,7 +99,7 @@ class SessionLiveness:
     def __init__(self, store: PostgresStore, worker_id: bytes, lease: int = LEASE) -> None:
         self.store = store
         self.worker_id = worker_id
-        self.word = str(int.from_bytes(worker_id[:8], "big", signed=True))
+        self.word = str(int.from_bytes(worker_id[:8], "big", signed=True)) if store.session_locks else BY_LEASE
         self.lease = lease
         self._beaten_at = time.monotonic_ns()
         self._stop = threading.Event()
@@ -133,7 +134,8 @@ class SessionLiveness:
                     connection, locked = await self.store.connect(), False
                     # When the database was away, nobody could beat: let the others come back before judging them.
                     judges_at = 0.0 if judges_at is None else time.monotonic() + RETURN_SECONDS
-                if not locked:  # after a lost connection the old session may hold it for a while: beat on meanwhile
+                if not locked and self.store.session_locks:
+                    # After a lost connection the old session may hold it for a while: beat on meanwhile.
                     locked = await connection.fetchval("select pg_try_advisory_lock($1)", int(self.word))
                 before = time.monotonic_ns()
                 alive, now = await self.store.beat(connection, self.worker_id)
@@ -159,12 +161,18 @@ class SessionLiveness:
             missed = now - heartbeat_at
             if missed < MISSED_BEATS * BEAT_SECONDS * 1_000_000:
                 continue
-            if missed < self.lease and not await connection.fetchval("select pg_try_advisory_lock($1)", int(word)):
+            if missed < self.lease and not await self._lock_is_free(connection, word):
                 continue
             count = await self.store.release_on(connection, worker_id, self.worker_id, stopped=False)
             if missed < self.lease:
                 await connection.execute("select pg_advisory_unlock($1)", int(word))
             log.warning("worker_taken_over", worker=ids.worker_word(worker_id), instances=count)
+
+    async def _lock_is_free(self, connection: Any, word: str) -> bool:
+        """Then it is ours for the moment. One that holds no lock, or is asked without, has its whole lease."""
+        if not self.store.session_locks or word == BY_LEASE:
+            return False
+        return bool(await connection.fetchval("select pg_try_advisory_lock($1)", int(word)))
 
     async def stop(self) -> None:
         self._stop.set()

@@ -16,20 +16,35 @@ select coalesce(max(version), 0) from holdfast.definitions where tenant_id = :te
 select max(version) from holdfast.definitions where tenant_id = :tenant_id and key = :key and status = 'active'
 
 -- name: read_definition
-select id, key, version, kind, status, hash, handlers, created_at, created_by, changed_at, changed_by, spec
+select id, key, version, kind, status, hash, handlers, created_at, created_by, changed_at, changed_by,
+  revision, spec
 from holdfast.definitions where tenant_id = :tenant_id and key = :key and version = :version
 
+-- name: read_definition_by_id
+select id, key, version, kind, status, hash, handlers, created_at, created_by, changed_at, changed_by,
+  revision, spec
+from holdfast.definitions where tenant_id = :tenant_id and id = :id
+
 -- name: list_definitions
-select id, key, version, kind, status, hash, handlers, created_at, created_by, changed_at, changed_by
-from holdfast.definitions where tenant_id = :tenant_id order by key, version desc limit :limit
+select id, key, version, kind, status, hash, handlers, created_at, created_by, changed_at, changed_by,
+  revision
+from holdfast.definitions
+where tenant_id = :tenant_id and (key > cast(:after_key as text) or (key = cast(:after_key as text) and version < :after_version))
+  and (cast(:status as text) is null or status = cast(:status as text))
+order by key, version desc limit :limit
 
 -- name: list_definitions_of_key
-select id, key, version, kind, status, hash, handlers, created_at, created_by, changed_at, changed_by
-from holdfast.definitions where tenant_id = :tenant_id and key = :key order by version desc limit :limit
+select id, key, version, kind, status, hash, handlers, created_at, created_by, changed_at, changed_by,
+  revision
+from holdfast.definitions
+where tenant_id = :tenant_id and key = :key and (cast(:after_key as text) = '' or version < :after_version)
+  and (cast(:status as text) is null or status = cast(:status as text))
+order by version desc limit :limit
 
 -- name: set_definition_status
-update holdfast.definitions set status = cast(:status as text), changed_at = :now, changed_by = cast(:actor as text)
-where tenant_id = :tenant_id and key = :key and version = :version and status <> cast(:status as text)
+update holdfast.definitions set status = cast(:status as text), changed_at = :now, changed_by = cast(:actor as text),
+  revision = revision + 1
+where tenant_id = :tenant_id and key = :key and version = :version and revision = :revision
 
 -- name: changed_definitions
 -- What a worker has not heard of yet. Clocks differ a little, so it asks for a while back.

@@ -1,26 +1,39 @@
--- name: read_effect
-select id, instance_id, step, mode, state, attempt, idempotency_key, request, fence, worker_id, first_started_at,
+-- part: effect_columns
+id, instance_id, step, mode, state, attempt, idempotency_key, request, fence, worker_id, first_started_at,
   started_at, not_after, opens_at, settled_at, receipt, last_error, resolution, resolved_by, reason
+
+-- part: effect_page
+(started_at, id) < (:before_at, :before) order by started_at desc, id desc limit :limit
+
+-- name: read_effect
+select {effect_columns}
 from holdfast.effects where tenant_id = :tenant_id and id = :id
 
 -- name: list_effects
-select id, instance_id, step, mode, state, attempt, idempotency_key, request, fence, worker_id, first_started_at,
-  started_at, not_after, opens_at, settled_at, receipt, last_error, resolution, resolved_by, reason
-from holdfast.effects where tenant_id = :tenant_id order by started_at desc limit :limit
-
--- name: list_effects_of_state
-select id, instance_id, step, mode, state, attempt, idempotency_key, request, fence, worker_id, first_started_at,
-  started_at, not_after, opens_at, settled_at, receipt, last_error, resolution, resolved_by, reason
-from holdfast.effects where tenant_id = :tenant_id and state = :state order by started_at desc limit :limit
+-- Newest first. Every state is a run of its own in the index; the page is merged from the heads of those asked for.
+select * from (
+  select * from (select {effect_columns} from holdfast.effects
+    where tenant_id = :tenant_id and state = 'started' and cast(:states as text) like '%started%' and {effect_page}) started_ones
+  union all
+  select * from (select {effect_columns} from holdfast.effects
+    where tenant_id = :tenant_id and state = 'succeeded' and cast(:states as text) like '%succeeded%' and {effect_page}) succeeded_ones
+  union all
+  select * from (select {effect_columns} from holdfast.effects
+    where tenant_id = :tenant_id and state = 'failed' and cast(:states as text) like '%failed%' and {effect_page}) failed_ones
+  union all
+  select * from (select {effect_columns} from holdfast.effects
+    where tenant_id = :tenant_id and state = 'outcome_unknown' and cast(:states as text) like '%outcome_unknown%' and {effect_page}) outcome_unknown_ones
+  union all
+  select * from (select {effect_columns} from holdfast.effects
+    where tenant_id = :tenant_id and state = 'resolved' and cast(:states as text) like '%resolved%' and {effect_page}) resolved_ones
+) found order by started_at desc, id desc limit :limit
 
 -- name: unknown_effects
-select id, instance_id, step, mode, state, attempt, idempotency_key, request, fence, worker_id, first_started_at,
-  started_at, not_after, opens_at, settled_at, receipt, last_error, resolution, resolved_by, reason
+select {effect_columns}
 from holdfast.effects where tenant_id = :tenant_id and state = 'outcome_unknown' order by started_at limit :limit
 
 -- name: effects_of_instance
-select id, instance_id, step, mode, state, attempt, idempotency_key, request, fence, worker_id, first_started_at,
-  started_at, not_after, opens_at, settled_at, receipt, last_error, resolution, resolved_by, reason
+select {effect_columns}
 from holdfast.effects where tenant_id = :tenant_id and instance_id = :instance_id order by started_at limit :limit
 
 -- name: count_resolutions_taken
@@ -35,4 +48,5 @@ where tenant_id = :tenant_id and effect_id = :effect_id order by observed_at
 
 -- name: list_dead_letters
 select id, source, instance_id, definition_key, reason, payload, created_at, resolution
-from holdfast.dead_letters where tenant_id = :tenant_id order by created_at desc limit :limit
+from holdfast.dead_letters where tenant_id = :tenant_id and (created_at, id) < (:before_at, :before)
+order by created_at desc, id desc limit :limit

@@ -1,7 +1,7 @@
 -- part: instance_columns
 id, kind, definition_key, definition_version, business_key, status, waiting_on, queue, attempts, input,
   result, last_error, compensation, parent_id, parent_step, seq, current_state, created_at, started_at, completed_at,
-  run_at, locked_by, woken, trace_id
+  run_at, locked_by, woken, trace_id, created_by
 
 -- part: instance_page
 (created_at, id) < (:before_at, :before)
@@ -84,6 +84,36 @@ where tenant_id = :tenant_id and id = :id
 select seq, type, name, fence, at, payload, salt, hash, payload_hash from holdfast.history
 where tenant_id = :tenant_id and instance_id = :instance_id and seq > :after order by seq limit :limit
 
+-- part: history_columns
+seq, type, name, fence, at, payload, salt, hash, payload_hash
+
+-- name: history_forward
+select {history_columns} from holdfast.history
+where tenant_id = :tenant_id and instance_id = :instance_id and seq > :after
+  and (cast(:types as text) is null or cast(:types as text) like '% ' || type || ' %')
+order by seq limit :limit
+
+-- name: history_back
+select {history_columns} from holdfast.history
+where tenant_id = :tenant_id and instance_id = :instance_id and seq < :before
+  and (cast(:types as text) is null or cast(:types as text) like '% ' || type || ' %')
+order by seq desc limit :limit
+
+-- name: wake_unless_moved
+-- The row itself is the compare-and-set: whoever comes second finds it woken once more.
+update holdfast.instances as i set woken = i.woken + 1,
+  run_at = case when i.locked_by is not null then i.run_at
+                when i.run_at is null or i.run_at > :now then :now else i.run_at end
+where i.tenant_id = :tenant_id and i.id = :instance_id and i.completed_at is null and i.woken + (
+    select coalesce(max(seq), 0) from holdfast.history h where h.tenant_id = :tenant_id and h.instance_id = :instance_id
+  ) = :moved
+
+-- name: add_event
+insert into holdfast.events (tenant_id, instance_id, id, kind, name, payload, sent_at, sent_by)
+values (cast(:tenant_id as text), :instance_id, cast(:id as text), cast(:kind as text), cast(:name as text), :payload,
+  :sent_at, cast(:sent_by as text))
+on conflict do nothing
+
 -- name: read_event
 select kind, name, payload, sent_at, consumed_seq from holdfast.events
 where tenant_id = :tenant_id and instance_id = :instance_id and id = :id
@@ -108,3 +138,26 @@ select count(*) from (
 -- name: read_snapshot
 select snapshot, definition_key, definition_version, status from holdfast.instances
 where tenant_id = :tenant_id and id = :id
+
+-- part: matching
+status <> '' and cast(:statuses as text) like '%' || status || '%' and created_at < :until and created_at >= :since
+  and definition_key not like 'holdfast.%'
+
+-- name: count_matching
+select count(*) from (
+  select 1 from holdfast.instances where tenant_id = :tenant_id and {matching} limit :limit
+) found
+
+-- name: count_matching_of_definition
+select count(*) from (
+  select 1 from holdfast.instances where tenant_id = :tenant_id and definition_key = :definition_key and {matching}
+  limit :limit
+) found
+
+-- name: count_matching_of_business_key
+select count(*) from (
+  select 1 from holdfast.instances
+  where tenant_id = :tenant_id and business_key = cast(:business_key as text)
+    and (cast(:definition_key as text) is null or definition_key = cast(:definition_key as text)) and {matching}
+  limit :limit
+) found

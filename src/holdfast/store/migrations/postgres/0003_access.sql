@@ -36,6 +36,7 @@ create table holdfast.api_keys (
   revoked_at bigint,
   revoked_by text,
   last_used_at bigint,
+  version integer not null default 0,
   primary key (tenant_id, id)
 );
 create unique index api_keys_hash on holdfast.api_keys (tenant_id, hash);
@@ -108,8 +109,13 @@ create table holdfast.installation (
   changed_by text not null
 );
 
+alter table holdfast.instances add column created_by text;
+alter table holdfast.events add column sent_by text;
 alter table holdfast.definitions add column revision integer not null default 0;
 alter table holdfast.tenants add column version integer not null default 0;
+
+create index dead_letters_by_time on holdfast.dead_letters (tenant_id, created_at, id);
+create index effects_of_state on holdfast.effects (tenant_id, state, started_at, id);
 
 -- Lists of instances, newest first, by any of status, key and business key: every status has its own run in the index,
 -- and a page over several is merged from their heads.
@@ -122,8 +128,12 @@ create index instances_of_parent on holdfast.instances (tenant_id, parent_id, cr
   where parent_id is not null;
 
 drop index holdfast.tasks_inbox;
-create index tasks_inbox on holdfast.tasks (tenant_id, priority desc, created_at, id)
+create index tasks_inbox on holdfast.tasks (tenant_id, priority desc, created_at, key, id)
   where type = 'HUMAN' and closed_at is null;
-create index tasks_of_assignee on holdfast.tasks (tenant_id, assignee, priority desc, created_at, id)
+create index tasks_of_assignee on holdfast.tasks (tenant_id, assignee, priority desc, created_at, key, id)
   where assignee is not null and closed_at is null;
 create index tasks_by_time on holdfast.tasks (tenant_id, created_at, id);
+
+-- The feed reads what was written lately. Rows come in the order of time, more or less, so that a few words about every
+-- stretch of the table are enough, and cost nothing to keep.
+create index history_of_late on holdfast.history using brin (at) with (autosummarize = on, pages_per_range = 32);

@@ -36,6 +36,7 @@ create table holdfast_api_keys (
   revoked_at integer,
   revoked_by text,
   last_used_at integer,
+  version integer not null default 0,
   primary key (tenant_id, id)
 ) strict, without rowid;
 create unique index holdfast_api_keys_hash on holdfast_api_keys (tenant_id, hash);
@@ -107,8 +108,13 @@ create table holdfast_installation (
   changed_by text not null
 ) strict, without rowid;
 
+alter table holdfast_instances add column created_by text;
+alter table holdfast_events add column sent_by text;
 alter table holdfast_definitions add column revision integer not null default 0;
 alter table holdfast_tenants add column version integer not null default 0;
+
+create index holdfast_dead_letters_by_time on holdfast_dead_letters (tenant_id, created_at, id);
+create index holdfast_effects_of_state on holdfast_effects (tenant_id, state, started_at, id);
 
 -- Lists of instances, newest first, by any of status, key and business key: every status has its own run in the index,
 -- and a page over several is merged from their heads.
@@ -121,8 +127,8 @@ create index holdfast_instances_of_parent on holdfast_instances (tenant_id, pare
   where parent_id is not null;
 
 drop index holdfast_tasks_inbox;
-create index holdfast_tasks_inbox on holdfast_tasks (tenant_id, priority desc, created_at, id)
+create index holdfast_tasks_inbox on holdfast_tasks (tenant_id, priority desc, created_at, key, id)
   where type = 'HUMAN' and closed_at is null;
-create index holdfast_tasks_of_assignee on holdfast_tasks (tenant_id, assignee, priority desc, created_at, id)
+create index holdfast_tasks_of_assignee on holdfast_tasks (tenant_id, assignee, priority desc, created_at, key, id)
   where assignee is not null and closed_at is null;
 create index holdfast_tasks_by_time on holdfast_tasks (tenant_id, created_at, id);

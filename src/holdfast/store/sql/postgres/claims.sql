@@ -43,7 +43,7 @@ update holdfast.instances i set
 from picked p cross join me
 where i.tenant_id = p.tenant_id and i.id = p.id
 returning i.tenant_id, i.id, i.kind, i.definition_key, i.definition_version, i.status, i.input, i.snapshot,
-  i.fence, i.attempts, i.woken, i.parent_id, i.parent_step, i.trace_id, i.created_at
+  i.fence, i.attempts, i.woken, i.parent_id, i.parent_step, i.trace_id, i.created_at, i.created_by
 
 -- name: read_histories
 select h.instance_id, h.seq, h.type, h.name, h.payload, h.hash, h.at
@@ -67,7 +67,7 @@ join holdfast.tasks t on t.tenant_id = i.tenant_id and t.instance_id = i.id and 
 order by t.instance_id, t.created_at, t.key
 
 -- name: read_events
-select e.instance_id, e.id, e.kind, e.name, e.payload, e.sent_at
+select e.instance_id, e.id, e.kind, e.name, e.payload, e.sent_at, e.sent_by
 from unnest(:tenants::text[], :instances::bytea[]) as i(tenant_id, id)
 join holdfast.events e on e.tenant_id = i.tenant_id and e.instance_id = i.id and e.consumed_seq is null
 order by e.instance_id, e.sent_at, e.id

@@ -75,8 +75,9 @@ changed as (
 told as (
   select e.*
   from unnest(:event_1::text::text[], :event_2::text::bytea[], :event_3::text::text[], :event_4::text::text[], :event_5::text::text[],
-              :event_6::text::bytea[], :event_7::text::bigint[], :event_8::text::bytea[], :event_9::text::bytea[])
-    as e(tenant_id, instance_id, id, kind, name, payload, sent_at, by, task_id)
+              :event_6::text::bytea[], :event_7::text::bigint[], :event_8::text::bytea[], :event_9::text::bytea[],
+              :event_10::text::text[])
+    as e(tenant_id, instance_id, id, kind, name, payload, sent_at, by, task_id, sent_by)
   where e.by is null or exists (select 1 from won where won.tenant_id = e.tenant_id and won.instance_id = e.by)
 )
 
@@ -91,7 +92,7 @@ claimant as materialized (
 ), started as (
   insert into holdfast.instances (tenant_id, id, kind, definition_key, definition_version, business_key, status,
                                   queue, priority, run_at, input, parent_id, parent_step, trace_id, created_at,
-                                  locked_by, locked_at, started_at, fence, attempts, woken)
+                                  locked_by, locked_at, started_at, fence, attempts, woken, created_by)
   select s.tenant_id, s.id, s.kind, s.definition_key, s.definition_version, s.business_key,
          case when claimant.id is null then 'pending' else 'running' end,
          s.queue, s.priority,
@@ -99,13 +100,13 @@ claimant as materialized (
          s.input, s.parent_id, s.parent_step, s.trace_id, s.created_at,
          claimant.id, case when claimant.id is not null then s.created_at end,
          case when claimant.id is not null then s.created_at end,
-         (claimant.id is not null)::integer, (claimant.id is not null)::integer, coalesce(w.events, 0)
+         (claimant.id is not null)::integer, (claimant.id is not null)::integer, coalesce(w.events, 0), s.created_by
   from unnest(:start_1::text::text[], :start_2::text::bytea[], :start_3::text::text[], :start_4::text::text[], :start_5::text::integer[],
               :start_6::text::text[], :start_7::text::text[], :start_8::text::integer[], :start_9::text::bigint[], :start_10::text::bytea[],
               :start_11::text::bytea[], :start_12::text::text[], :start_13::text::text[], :start_14::text::bigint[], :start_15::text::bytea[],
-              :start_16::text::bytea[])
+              :start_16::text::bytea[], :start_17::text::text[])
     as s(tenant_id, id, kind, definition_key, definition_version, business_key, queue, priority, run_at, input,
-         parent_id, parent_step, trace_id, created_at, by, claimed_by)
+         parent_id, parent_step, trace_id, created_at, by, claimed_by, created_by)
   left join claimant on claimant.id = s.claimed_by
   left join (select tenant_id, instance_id, count(*) as events from told group by tenant_id, instance_id) w
     on w.tenant_id = s.tenant_id and w.instance_id = s.id
@@ -117,8 +118,8 @@ claimant as materialized (
 -- name: commit_events
 -- An event for an instance that has ended is not kept: its sender is told. One that is born here is not there yet.
 sent as (
-  insert into holdfast.events (tenant_id, instance_id, id, kind, name, payload, sent_at)
-  select e.tenant_id, e.instance_id, e.id, e.kind, e.name, e.payload, e.sent_at
+  insert into holdfast.events (tenant_id, instance_id, id, kind, name, payload, sent_at, sent_by)
+  select e.tenant_id, e.instance_id, e.id, e.kind, e.name, e.payload, e.sent_at, e.sent_by
   from told e
   cross join lateral (
     -- The limit keeps this a look-up by primary key: no other index can answer it before it is done.

@@ -2,7 +2,8 @@
 -- One step of the walk from one (tenant, definition) with scheduled work to the next: one descent of the index.
 select tenant_id, definition_key, definition_version, run_at from holdfast.instances
 where queue = :queue and run_at is not null and locked_by is null
-  and (tenant_id, definition_key, definition_version) > (:tenant_id, :key, :version)
+  -- With the last moment there is, or SQLite would begin at the first of the group and walk past all who sleep in it.
+  and (tenant_id, definition_key, definition_version, run_at) > (:tenant_id, :key, :version, 9223372036854775807)
 order by tenant_id, definition_key, definition_version, run_at limit 1
 
 -- name: claim_share
@@ -18,7 +19,7 @@ where (tenant_id, id) in (
   order by run_at limit :limit
 )
 returning tenant_id, id, kind, definition_key, definition_version, status, input, snapshot,
-  fence, attempts, woken, parent_id, parent_step, trace_id, created_at
+  fence, attempts, woken, parent_id, parent_step, trace_id, created_at, created_by
 
 -- name: read_history_of
 select seq, type, name, payload, hash, at from holdfast.history
@@ -35,7 +36,7 @@ from holdfast.tasks where tenant_id = :tenant_id and instance_id = :instance_id 
 order by created_at, key
 
 -- name: read_events_of
-select id, kind, name, payload, sent_at from holdfast.events
+select id, kind, name, payload, sent_at, sent_by from holdfast.events
 where tenant_id = :tenant_id and instance_id = :instance_id and consumed_seq is null order by sent_at, id
 
 -- name: look_up_history_row

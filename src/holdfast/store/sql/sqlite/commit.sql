@@ -44,24 +44,24 @@ where i.tenant_id = c.tenant_id and i.id = c.id and i.fence = c.fence
 
 -- name: commit_starts
 with s(tenant_id, id, kind, definition_key, definition_version, business_key, queue, priority, run_at, input,
-       parent_id, parent_step, trace_id, created_at, by_id, claimed_by) as (values {rows})
+       parent_id, parent_step, trace_id, created_at, by_id, claimed_by, created_by) as (values {rows})
 insert into holdfast.instances (tenant_id, id, kind, definition_key, definition_version, business_key, status,
                                 queue, priority, run_at, input, parent_id, parent_step, trace_id, created_at,
-                                locked_by, locked_at, started_at, fence, attempts)
+                                locked_by, locked_at, started_at, fence, attempts, created_by)
 select s.tenant_id, s.id, s.kind, s.definition_key, s.definition_version, s.business_key,
        iif(w.id is null, 'pending', 'running'), s.queue, s.priority, iif(w.id is null, s.run_at, null), s.input,
        s.parent_id, s.parent_step, s.trace_id, s.created_at,
        w.id, iif(w.id is null, null, s.created_at), iif(w.id is null, null, s.created_at), w.id is not null,
-       w.id is not null
+       w.id is not null, s.created_by
 from s left join holdfast.workers w on w.tenant_id = '*' and w.id = s.claimed_by and w.fenced_at is null
 where true
 on conflict do nothing
 returning id, locked_by is not null
 
 -- name: commit_events
-with e(tenant_id, instance_id, id, kind, name, payload, sent_at, by_id, task_id) as (values {rows})
-insert into holdfast.events (tenant_id, instance_id, id, kind, name, payload, sent_at)
-select e.tenant_id, e.instance_id, e.id, e.kind, e.name, e.payload, e.sent_at
+with e(tenant_id, instance_id, id, kind, name, payload, sent_at, by_id, task_id, sent_by) as (values {rows})
+insert into holdfast.events (tenant_id, instance_id, id, kind, name, payload, sent_at, sent_by)
+select e.tenant_id, e.instance_id, e.id, e.kind, e.name, e.payload, e.sent_at, e.sent_by
 from e join holdfast.instances i on i.tenant_id = e.tenant_id and i.id = e.instance_id and i.completed_at is null
 where true
 on conflict do nothing

@@ -1,0 +1,13 @@
+-- name: read_to_fork
+select kind, definition_key, definition_version, status, queue, input, trace_id from holdfast.instances
+where tenant_id = :tenant_id and id = :id
+
+-- name: count_lifting_events
+-- Words in line that end a standstill: whoever is told "it stands still" would be told wrong.
+select count(*) from holdfast.events
+where tenant_id = :tenant_id and instance_id = :instance_id and consumed_seq is null
+  and kind in ('resume', 'retry', 'cancel')
+
+-- name: count_unpausing_events
+select count(*) from holdfast.events
+where tenant_id = :tenant_id and instance_id = :instance_id and consumed_seq is null and kind in ('resume', 'cancel')

@@ -1,0 +1,5 @@
+-- name: doctor_dead_letters
+select count(*) from holdfast.dead_letters where resolution is null
+
+-- name: doctor_unknown_effects
+select count(*) from holdfast.effects where state = 'outcome_unknown'
