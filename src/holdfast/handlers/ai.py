@@ -20,7 +20,7 @@ from holdfast.engine.effects import known_from
 from holdfast.engine.errors import HoldfastError, NotApplied, PayloadTooLarge, Rejected
 from holdfast.engine.retry import storable
 from holdfast.engine.tasks import TaskInfo
-from holdfast.handlers.llm import BadReply, LlmFailed
+from holdfast.handlers.llm import BadReply, LlmFailed, OpenAiCompatible
 from holdfast.handlers.ports import Llm, LlmReply, LlmRequest, TenantPolicies
 
 REPEATED_LIMIT = 16 * 1024  # how much of a bad answer the model is shown again
@@ -43,6 +43,7 @@ class AiHandler:
         self._policies = policies
         self._defaults = defaults or AiDefaults()
         self._now = now
+        self.provider = "openai" if isinstance(llm, OpenAiCompatible) else type(llm).__name__  # as traces name it
 
     async def __call__(self, task: TaskInfo) -> dict[str, Any]:
         await self._check_switch(task)

@@ -20,6 +20,7 @@ from holdfast.engine.errors import BadInput, NotApplied, Rejected
 from holdfast.engine.http_outcomes import checked_outcomes, outcome_of, retry_after_seconds
 from holdfast.engine.retry import storable
 from holdfast.engine.tasks import TaskInfo
+from holdfast.engine.trace import parse_traceparent
 from holdfast.handlers.egress import REDIRECTS_MAX, RESPONSE_BYTES, TIMEOUT, Answer, Egress, OutcomeUnknown, Request
 from holdfast.handlers.ports import Secrets, TenantPolicies
 
@@ -156,6 +157,8 @@ def _request(options: Options, task: TaskInfo, filler: _Filler) -> Request:
             headers.append((name, value))
     if "user-agent" not in given:
         headers.append(("User-Agent", "holdfast"))
+    if task.trace_id is not None and "traceparent" not in given and parse_traceparent(task.trace_id) is not None:
+        headers.append(("traceparent", task.trace_id))
     return Request(
         method=options.method.upper(),
         url=options.url,
