@@ -54,6 +54,7 @@ lock: ## compile requirements/*.txt again; ARGS=--upgrade moves every pin
 	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check uv
 	$(COMPILE) pyproject.toml -o requirements/run.txt
 	$(COMPILE) pyproject.toml requirements/dev.in -c requirements/run.txt -o requirements/dev.txt
+	echo hatchling | $(COMPILE) - -c requirements/dev.txt -o requirements/build.txt
 
 clean: ## remove everything that can be made again
 	rm -rf .venv .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .holdfast
