@@ -160,7 +160,7 @@ class Stage:
         found = {}
         for view in await tenant.instances(limit=100):
             error = view.error["message"] if isinstance(view.error, dict) else view.error
-            name = f"{view.workflow}/{view.input!r}"
+            name = f"{view.workflow}/{view.input!r}/{view.business_key}"  # a fork has another's workflow and input
             found[name] = [view.status, comparable(view.result), error, view.compensation]
         return found
 

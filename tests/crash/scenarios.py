@@ -389,3 +389,89 @@ def build_transaction(hf: Holdfast, world: World, dialect: str) -> None:
 async def play_transaction(test: Harness, world: World) -> None:
     await start(test, world, "transaction")
     await end(test)
+
+
+# -- pause, retry, fork
+
+
+async def unless_ended(asked: Awaitable[Any]) -> None:
+    """Told again after a crash, it may have ended meanwhile."""
+    try:
+        await asked
+    except InstanceEnded:
+        pass
+
+
+def build_pause(hf: Holdfast, world: World, dialect: str) -> None:
+    async def work(name: str) -> str:
+        world.did(name)
+        return name
+
+    def flaky() -> str:
+        world.did("flaky")
+        world.fail_first("flaky", 1)
+        return "there"
+
+    def pay(info: StepInfo) -> Any:
+        return world.provider.call(info.idempotency_key)
+
+    @hf.workflow("paused")
+    async def paused(ctx: Context) -> list:
+        before = await ctx.step("before", work, "before")
+        said = await ctx.wait_for_signal("go")
+        await ctx.effect("pay", pay, mode="keyed", thread=False)
+        await ctx.sleep("nap", timedelta(hours=1))
+        return [before, said, await ctx.step("flaky", flaky, max_attempts=20, backoff=timedelta(days=200))]
+
+
+@scenario("pause, resume, retry", build_pause)
+async def play_pause(test: Harness, world: World) -> None:
+    handle = await start(test, world, "paused")
+    await test.run_until_idle()
+    await unless_ended(handle.pause("audit", actor="ann"))
+    await test.run_until_idle()
+    await unless_ended(handle.signal("go", "now", id="evt-1"))
+    await test.advance(hours=2)
+    assert (await handle.status()).completed_at or str((await handle.status()).waiting_on).startswith("paused by ann")
+    await unless_ended(handle.resume("done", actor="ann"))
+    await test.advance(hours=2)
+    for _ in range(3):  # the wait of the flaky step is longer than anybody here has time
+        await unless_ended(handle.retry("it is back", actor="ann"))
+        await test.run_until_idle()
+
+
+def build_fork(hf: Holdfast, world: World, dialect: str) -> None:
+    async def work(name: str) -> str:
+        world.did(name)
+        return name
+
+    async def ship(info: StepInfo) -> str:
+        world.did("ship")
+        if info.instance_id == getattr(world, "original", ""):
+            raise ConnectionError("the courier is away")
+        return "shipped"
+
+    def pay(info: StepInfo) -> Any:
+        return world.provider.call(info.idempotency_key)
+
+    @hf.workflow("kid")
+    async def kid(ctx: Context, given: Any) -> str:
+        return await ctx.step("inner", work, "inner")
+
+    @hf.workflow("forked")
+    async def forked(ctx: Context) -> list:
+        before = await ctx.step("before", work, "before")
+        await ctx.effect("pay", pay, mode="keyed", thread=False)
+        inner = await ctx.child("kid", "kid")
+        return [before, inner, await ctx.step("ship", ship, max_attempts=1)]
+
+
+@scenario("fork of a failed instance", build_fork)
+async def play_fork(test: Harness, world: World) -> None:
+    handle = await start(test, world, "forked")
+    world.original = handle.id  # type: ignore[attr-defined]
+    await end(test)
+    again = await handle.retry("the courier is back", actor="ann")
+    named = await handle.fork("kid", id="req-1", business_key="again", reason="and once more", actor="ann")
+    assert again.id != named.id
+    await end(test)

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast import Context, Holdfast, InstanceEnded, TaskInfo, TaskNotOpen
 from holdfast.testing import Harness
-from tests.crash.scenarios import SCENARIOS, Scenario, World, end, scenario, settle, start
+from tests.crash.scenarios import SCENARIOS, Scenario, World, end, scenario, settle, start, unless_ended
 
 PAY: dict[str, Any] = {
     "id": "pay-chart",
@@ -207,4 +207,23 @@ async def play_cancel(test: Harness, world: World) -> None:
         await handle.cancel("customer withdrew", actor="ann")
     except InstanceEnded:
         assert (await handle.status()).status == "cancelled"
+    await end(test)
+
+
+@scenario("chart pause, answered meanwhile", build_pay("keyed"))
+async def play_chart_pause(test: Harness, world: World) -> None:
+    await test.publish(PAY, tenant=world.tenant)
+    handle = await start(test, world, "pay-chart", {"amount": 5})
+    await unless_ended(handle.pause("audit", actor="ann"))  # before it has begun
+    await test.run_until_idle()
+    await unless_ended(handle.resume("go", actor="ann"))
+    await test.run_until_idle()
+    await unless_ended(handle.pause("audit", actor="ann"))
+    await test.run_until_idle()
+    await unless_ended(handle.send("ask", id="evt-1"))
+    await approve(test, world, {"ok": True})
+    await test.advance(hours=2)
+    found = await handle.status()
+    assert found.completed_at or str(found.waiting_on).startswith("paused by ann")
+    await unless_ended(handle.resume("done", actor="ann"))
     await end(test)

@@ -32,7 +32,7 @@ def test_every_type_of_row_answers_opens_ends_undoes_or_is_none_of_a_calls_busin
     assert sum(map(len, known)) == len(set.union(*known))  # none has two meanings
     assert set(TYPES) - set.union(*known) == {
         h.INSTANCE_STARTED, h.INSTANCE_COMPLETED, h.INSTANCE_FAILED, h.INSTANCE_CANCELLED, h.INSTANCE_PARKED,
-        h.INSTANCE_RESUMED, h.INSTANCE_WAITING, *CHARTS,
+        h.INSTANCE_PAUSED, h.INSTANCE_RESUMED, h.INSTANCE_RETRIED, h.INSTANCE_WAITING, *CHARTS,
     }  # fmt: skip
 
 

@@ -66,13 +66,26 @@ class ResultNotReady(HoldfastError):
         super().__init__(f"instance {instance_id} is still {status}{on}: wait longer, or read its history to see why")
 
 
+class ForkRefused(HoldfastError):
+    """A new instance cannot go on from there; the text says why, and what to do instead."""
+
+    code = "fork_refused"
+
+    def __init__(self, instance_id: str, why: str) -> None:
+        super().__init__(f"instance {instance_id} cannot be forked: {why}")
+
+
 class BusinessKeyTaken(HoldfastError):
     """Another instance, started with another input, has this business key."""
 
     code = "business_key_taken"
 
-    def __init__(self, business_key: str, instance_id: str) -> None:
+    def __init__(
+        self, business_key: str, instance_id: str, difference: list[tuple[str, str, str]] | None = None
+    ) -> None:
         self.instance_id = instance_id
+        self.places = difference or []
+        """(where the inputs differ, what that one has, what this one has)"""
         super().__init__(
             f"business key {business_key!r} already belongs to {instance_id}, which was started with another "
             "input: use a new business key, or read that instance"
@@ -272,7 +285,10 @@ class EventInLine(HoldfastError):
 
     code = "event_in_line"
 
-    def __init__(self, event_id: str, why: str) -> None:
+    def __init__(self, event_id: str, why: str, *, paused: bool = False) -> None:
+        if paused:
+            super().__init__(f"event {event_id!r} is recorded, and its instance is {why}: it is taken then, in order")
+            return
         super().__init__(
             f"event {event_id!r} is recorded, and its instance waits for a person: {why}: mend it and resume it, or "
             "resume it with drop_event to put aside what it cannot work off"
@@ -302,3 +318,52 @@ class FormRefused(HoldfastError):
     def __init__(self, problems: list[str]) -> None:
         self.problems = problems
         super().__init__("the form is refused: " + "; ".join(problems[:5]))
+
+
+class TaskAlreadyClaimed(TaskNotOpen):
+    """The task is open, and somebody else has it."""
+
+    code = "task_already_claimed"
+
+
+class Forbidden(HoldfastError):
+    """Whoever asks may not do this; the text says what would be needed."""
+
+    code = "forbidden"
+
+
+class VersionMoved(HoldfastError):
+    """The caller decided on a version that is not the newest any more: nothing was changed."""
+
+    code = "precondition_failed"
+
+    def __init__(self, what: str, expected: str, found: str) -> None:
+        self.expected, self.found = expected, found
+        super().__init__(
+            f"{what} is at version {found}, not {expected}: somebody else changed it first; read it again and decide "
+            "afresh"
+        )
+
+
+class PrincipalNotFound(HoldfastError):
+    """No such principal in this tenant."""
+
+    code = "principal_not_found"
+
+    def __init__(self, word: str) -> None:
+        super().__init__(f"there is no principal {word!r} here: `holdfast principals list` shows who there is")
+
+
+class KeyNotFound(HoldfastError):
+    """No such API key in this tenant."""
+
+    code = "key_not_found"
+
+    def __init__(self, word: str) -> None:
+        super().__init__(f"there is no API key {word!r} here: `holdfast keys list` shows which there are")
+
+
+class NameTaken(HoldfastError):
+    """Another principal of this tenant has that name."""
+
+    code = "name_taken"

@@ -34,6 +34,7 @@ OPENINGS = {
 }
 ENDINGS = (h.INSTANCE_FAILING, h.INSTANCE_CANCELLING)
 UNDOINGS = (h.COMPENSATION_STARTED, h.COMPENSATION_RETRIED, h.COMPENSATION_COMPLETED, h.COMPENSATION_FAILED)
+CONTROLS = (h.INSTANCE_PAUSED, h.INSTANCE_RESUMED, h.INSTANCE_RETRIED, h.INSTANCE_STARTED)
 ARGS_INLINE = 2048
 
 
@@ -70,8 +71,40 @@ class RowWords(msgspec.Struct):
     unknown: bool = False
     returned: bool = False
     escaped: bool = False
+    max_attempts: int = 0  # of a retry: as of how many attempts it was one
 
 
+class Pause(msgspec.Struct, frozen=True):
+    """Who paused an instance, and why."""
+
+    reason: str = ""
+    actor: str = ""
+
+    def text(self) -> str:
+        """As `waiting_on` shows it, and as doors recognise it."""
+        why = f": {self.reason}" if self.reason else ""
+        return f"{PAUSED}{self.actor or 'somebody'}{why}"[:800] + "; resume it to go on"
+
+
+class RetryWords(msgspec.Struct, frozen=True):
+    """Whose wait for the next attempt was cut short: steps and effects, and the step whose compensation is tried."""
+
+    due: list[str] = []
+    undo: str | None = None
+
+
+class ForkWords(msgspec.Struct, frozen=True):
+    """What the first row says of an instance that goes on from another's past."""
+
+    forked_from: str = ""
+    copied: int = 0  # rows taken over, right after the first
+    settled: int = 0  # how many of them, from the first on, owe no compensation here
+
+
+PAUSED = "paused by "
+_pause = msgspec.json.Decoder(Pause).decode
+_retry = msgspec.json.Decoder(RetryWords).decode
+_fork = msgspec.json.Decoder(ForkWords).decode
 _words = msgspec.json.Decoder(RowWords)
 
 
@@ -98,6 +131,16 @@ class Journal(msgspec.Struct):
     ending: RowWords | None = None
     ending_seq: int = 0
     undone: dict[str, tuple[str, RowWords]] = {}
+    pause: Pause | None = None
+    settled_seq: int = 0  # answers up to here were copied from one that completed: theirs to undo, not ours
+
+    def owes(self, recorded: Recorded | None) -> bool:
+        """Whether a call with this record may owe a compensation here."""
+        return recorded is None or not 0 < recorded.answer_seq <= self.settled_seq
+
+
+def is_paused(waiting_on: str | None) -> bool:
+    return waiting_on is not None and waiting_on.startswith(PAUSED)
 
 
 def space_of(kind: str) -> str:
@@ -115,8 +158,11 @@ def read(rows: Iterable[Sequence[Any]]) -> Journal:
         if kind is None:
             if type_ in ENDINGS:
                 journal.ending_type, journal.ending, journal.ending_seq = type_, _words.decode(payload), seq
+                journal.pause = None  # it was lifted by what ends the instance
             elif type_ in UNDOINGS:
                 journal.undone[name] = (type_, _words.decode(payload))
+            elif type_ in CONTROLS:
+                _control(journal, row)
             continue
         words = _words.decode(payload)
         key = (space_of(kind), name)
@@ -133,6 +179,27 @@ def read(rows: Iterable[Sequence[Any]]) -> Journal:
         else:
             found.opened, found.opened_type = words, type_
     return journal
+
+
+def _control(journal: Journal, row: Sequence[Any]) -> None:
+    """What people said about the instance as a whole, and where it came from."""
+    type_, name, payload = row[1], row[2], row[3]
+    if type_ == h.INSTANCE_PAUSED:
+        journal.pause = journal.pause or _pause(payload)  # paused again while paused: the first word stands
+    elif type_ == h.INSTANCE_RESUMED and name in ("", "cancel"):  # other names note what moved nothing
+        journal.pause = None
+    elif type_ == h.INSTANCE_RETRIED:
+        words, at = _retry(payload), row[5]
+        for key in words.due:
+            found = journal.calls.get(("", key))
+            if found is not None and found.opened is not None:
+                found.opened.retry_at = min(found.opened.retry_at, at)
+        if words.undo is not None and words.undo in journal.undone:
+            undone = journal.undone[words.undo][1]
+            undone.retry_at = min(undone.retry_at, at)
+    elif type_ == h.INSTANCE_STARTED:
+        fork = _fork(payload)
+        journal.settled_seq = 1 + fork.settled if fork.settled else 0
 
 
 def contradiction(name: str, kind: str, args: bytes, args_hash: str, recorded: Recorded) -> str | None:

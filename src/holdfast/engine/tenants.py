@@ -12,3 +12,5 @@ class TenantPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Hosts its HTTP tasks may call: `api.stripe.com`, `*.example.org`, or `*` for any public host. Empty: none."""
     ai_enabled: bool = True
     """The kill switch: off, no AI task of this tenant calls a model."""
+    version: int = 0
+    """Counts the changes; 0: nobody has set anything."""

@@ -37,6 +37,7 @@ class NewInstance(NamedTuple):
     created_at: int
     by: bytes | None = None
     claimed_by: bytes | None = None
+    created_by: str | None = None
 
 
 class NewEvent(NamedTuple):
@@ -45,12 +46,13 @@ class NewEvent(NamedTuple):
     tenant_id: str
     instance_id: bytes
     id: str
-    kind: str  # signal | cancel | child | resolution | resume | task | migrate
+    kind: str  # signal | cancel | child | resolution | pause | resume | retry | task | migrate | fork
     name: str
     payload: bytes
     sent_at: int
     by: bytes | None = None
     task_id: bytes | None = None  # a person's word on this task: it counts only if the task is still open
+    sent_by: str | None = None  # whoever sent it, where a door knows
 
 
 class Change(NamedTuple):

@@ -16,12 +16,15 @@ from holdfast.store.port import PendingEvent
 from holdfast.worker import effects
 from holdfast.worker.standing import Phase
 from holdfast.worker.tasks import UNLIMITED, TaskCall
+from holdfast.worker.turns import sent_by
 
 if TYPE_CHECKING:
     from holdfast.worker.charts import ChartExecution
 
 
 def waiting_on(ex: ChartExecution) -> str:
+    if ex.paused is not None:
+        return ex.paused.text()
     assert ex.snapshot is not None
     if ex.snapshot.incident is not None:
         return f"a person: {ex.snapshot.incident['message']}"[:1000]
@@ -64,7 +67,7 @@ def transition_words(turn: ChartTurn, event: str, before: Snapshot | None) -> by
 
 
 def event_words(event: PendingEvent) -> bytes:
-    return b'{"event_id":' + codec.encode(event.id) + b',"payload":' + event.payload + b"}"
+    return b'{"event_id":' + codec.encode(event.id) + sent_by(event) + b',"payload":' + event.payload + b"}"
 
 
 def said_by(words: dict[str, Any]) -> dict[str, Any]:

@@ -20,12 +20,12 @@ from holdfast.engine.charts.interpreter import Answer, ChartTurn, advance, start
 from holdfast.engine.charts.nodes import StepFault
 from holdfast.engine.charts.snapshots import Snapshot, Waiting, due, snapshot_from, snapshot_text
 from holdfast.engine.errors import HoldfastError, NotJson
-from holdfast.engine.journal import RowWords
+from holdfast.engine.journal import Pause, RowWords
 from holdfast.engine.replay import Call
 from holdfast.engine.tasks import TaskFault, TaskInfo, TaskPlan, plan_task
 from holdfast.engine.turns import Turn
 from holdfast.store.port import Claimed, PendingEvent
-from holdfast.worker import children, effects, endings, incidents, migrating, settling, tasks
+from holdfast.worker import children, control, effects, endings, incidents, migrating, settling, tasks
 from holdfast.worker.chart_words import event_words, fault_words, transition_words, waiting_on
 from holdfast.worker.standing import Phase
 from holdfast.worker.tasks import UNLIMITED, TaskCall
@@ -60,6 +60,11 @@ class ChartExecution(UnderClaim):
             self.state = configuration_of(self.chart, bytes(self.snapshot.value)).text
             self.inbox.extend(self.snapshot.inbox)
             self.left.update(self.snapshot.left)
+            if self.snapshot.paused is not None:
+                self.paused = Pause(**self.snapshot.paused)
+        elif claimed.history:  # paused before it could begin: that is all that its last row is about
+            words = codec.decode(claimed.history[-1].payload)
+            self.paused = msgspec.convert(words.get("paused", words), Pause)
 
     # -- from the claim on
 
@@ -69,17 +74,14 @@ class ChartExecution(UnderClaim):
             words = {
                 "definition": claimed.definition_key, "version": claimed.definition_version, "hash": self.chart.hash,
                 "input_hash": codec.digest(claimed.input),
-            }  # fmt: skip
+            } | ({"created_by": claimed.created_by} if claimed.created_by else {})  # fmt: skip
             self.record(h.INSTANCE_STARTED, claimed.definition_key, codec.encode(words))
         if claimed.attempts > self.worker.attempts_limit:
             for row in claimed.tasks:
                 tasks.close(self, row, "its instance took its worker down again and again")
             self.bury()
             return
-        if self.snapshot is None:
-            if not self._start():
-                return
-        else:
+        if self.snapshot is not None:
             if self.snapshot.ending is not None:
                 endings.go_on(self, self.snapshot.ending)
             for row in claimed.tasks:
@@ -105,22 +107,40 @@ class ChartExecution(UnderClaim):
         if self.moving_to is not None:  # the claim was to end with the migration, and an event kept it
             self.worker.let_go(self)
             return
+        if self.snapshot is None and not self._may_begin():
+            return
         self.more = True
         for _ in range(EVENTS_OF_TURN):
-            if self.undo is None and self.snapshot is not None and self.snapshot.status != "active":
+            if self._has_reached_its_end():
                 endings.reached(self)
             if not self._one() or self.moving_to is not None:
                 self.more = False
                 break
-        if self.undo is not None and not self.open and not self.running:
+        if self.undo is not None and not self.open and not self.running and self.paused is None:
             endings.finish(self)
             return
         self._dispatch()
+
+    def _may_begin(self) -> bool:
+        """Begin, unless it is paused before it could: then the first turn is one that waits."""
+        control.hear(self)
+        if self.paused is not None and not any(e.kind == "cancel" for e in self.events):
+            self._hand_back()
+            return False
+        self.paused = None
+        return self._start()
+
+    def _has_reached_its_end(self) -> bool:
+        return (
+            self.undo is None and self.paused is None and self.snapshot is not None and self.snapshot.status != "active"
+        )
 
     def _one(self) -> bool:
         """Take one event, answer or due timer. False if there is nothing to take."""
         if self.events and self._said():
             return True
+        if self.paused is not None:
+            return False
         if self.undo is not None:
             return settling.take_due(self)
         assert self.snapshot is not None
@@ -147,14 +167,12 @@ class ChartExecution(UnderClaim):
 
     def _said(self) -> bool:
         """Take one word of a person, a child or an operator."""
-        cancel = next((e for e in self.events if e.kind == "cancel"), None)
-        if cancel is not None:
-            endings.cancel(self, cancel)
+        word = next((e for e in self.events if e.kind in control.WORDS), None)
+        if word is not None:
+            self._control(word)
             return True
-        resume = next((e for e in self.events if e.kind == "resume"), None)
-        if resume is not None:
-            incidents.resume(self, resume)
-            return True
+        if self.paused is not None:
+            return False
         for event in self.events:
             if event.kind == "signal" and self.undo is None and self.snapshot and self.snapshot.incident is None:
                 return False  # it came first, so it is taken first
@@ -172,6 +190,16 @@ class ChartExecution(UnderClaim):
                 migrating.migrate(self, event)
                 return True
         return False
+
+    def _control(self, word: PendingEvent) -> None:
+        if word.kind == "cancel":
+            endings.cancel(self, word)
+        elif word.kind == "resume":
+            incidents.resume(self, word)
+        elif word.kind == "pause":
+            control.pause(self, word)
+        else:
+            incidents.retry(self, word)
 
     # -- the chart moves
 
@@ -374,7 +402,9 @@ class ChartExecution(UnderClaim):
             )  # fmt: skip
             return
         ready = [c for c in self.open.values() if c.kind in RUNNABLE and c.state.phase is Phase.READY]
-        if self.undo is not None:
+        if self.paused is not None:
+            ready = []
+        elif self.undo is not None:
             ready = [c for c in ready if settling.must_settle(self, c)]
         for call in ready:
             call.state.phase = Phase.RUNNING
@@ -390,7 +420,7 @@ class ChartExecution(UnderClaim):
         else:
             for call in ready:
                 self.worker.run(self, call)
-        if self.waits or (self.snapshot is not None and self.snapshot.timers):
+        if self.paused is None and (self.waits or (self.snapshot is not None and self.snapshot.timers)):
             self._watch_clock()
 
     def has_more(self) -> bool:
@@ -408,13 +438,17 @@ class ChartExecution(UnderClaim):
             return {}
         snapshot = self.snapshot
         ending = None if self.undo is None else {"status": self.undo.status, "error": self.undo.error}
-        if self.inbox or snapshot.inbox or self.left or snapshot.left or ending != snapshot.ending:
+        paused = None if self.paused is None else msgspec.structs.asdict(self.paused)
+        changed = ending != snapshot.ending or paused != snapshot.paused
+        if changed or self.inbox or snapshot.inbox or self.left or snapshot.left:
             snapshot = self.snapshot = msgspec.structs.replace(
-                snapshot, inbox=list(self.inbox), left=sorted(self.left), ending=ending
+                snapshot, inbox=list(self.inbox), left=sorted(self.left), ending=ending, paused=paused
             )
         return {"snapshot": self._text(snapshot), "current_state": self.state or None}
 
     def next_at(self) -> int | None:
+        if self.paused is not None:
+            return None
         times = [at for call in self.open.values() if (at := settling.due_at(call)) is not None]
         if self.snapshot is not None and self.undo is None and self.snapshot.incident is None:
             times += [timer.due for timer in self.snapshot.timers.values()]
@@ -423,7 +457,10 @@ class ChartExecution(UnderClaim):
     def _hand_back(self) -> None:
         on = waiting_on(self)
         if not self.entries:
-            self.record(h.INSTANCE_WAITING, "", codec.encode({"on": on}))
+            words: dict[str, Any] = {"on": on}
+            if self.snapshot is None and self.paused is not None:  # there is none yet that could remember it
+                words["paused"] = msgspec.structs.asdict(self.paused)
+            self.record(h.INSTANCE_WAITING, "", codec.encode(words))
         self.submit(status="waiting", waiting_on=on, run_at=self.next_at(), **self.where())
 
 

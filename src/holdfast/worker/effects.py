@@ -142,7 +142,8 @@ def _not_applied(ex: UnderClaim, call: Call, error: BaseException) -> None:
 
 def _wait_to_start(ex: UnderClaim, call: Call, at: int, error: dict[str, Any]) -> None:
     standing: EffectStanding = call.state
-    ex.record(h.EFFECT_RETRIED, call.key, codec.encode(standing_words(call) | {"retry_at": at, "error": error}))
+    words = {"retry_at": at, "error": error, "max_attempts": call.spec.policy.max_attempts}
+    ex.record(h.EFFECT_RETRIED, call.key, codec.encode(standing_words(call) | words))
     _row(ex, call, "outcome_unknown" if standing.unknown else "failed", last_error=_last(call, error))
     standing.next = "start"
     _wait(ex, call, at)

@@ -49,6 +49,7 @@ def unhandled_failure(ex: ChartExecution, waiting: Waiting) -> None:
 def cancel(ex: ChartExecution, event: PendingEvent) -> None:
     words = codec.decode(event.payload)
     ex.consume(event)
+    ex.paused = None
     if ex.undo is not None:  # it is ending already: the request is noted, nothing else follows
         ex.record(h.INSTANCE_RESUMED, "cancel", event.payload)
         return

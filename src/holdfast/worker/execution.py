@@ -7,6 +7,7 @@ is committed; only then do handlers start. This module decides and remembers; `r
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,10 +23,10 @@ from holdfast.engine.retry import GiveUp, RetryAt, after_failure, error_payload
 from holdfast.engine.signatures import StepInfo
 from holdfast.engine.turns import NewInstance, Turn
 from holdfast.store.port import Claimed, PendingEvent
-from holdfast.worker import effects, undo
+from holdfast.worker import control, effects, forks, undo
 from holdfast.worker.running import step_info
 from holdfast.worker.standing import EffectStanding, Phase, Standing
-from holdfast.worker.turns import ALWAYS, UnderClaim
+from holdfast.worker.turns import ALWAYS, UnderClaim, sent_by
 
 if TYPE_CHECKING:
     from holdfast.app.registry import Definition
@@ -37,7 +38,12 @@ RUNNABLE = ("step", "transaction", "effect")
 class Execution(UnderClaim):
     def __init__(self, worker: Worker, claimed: Claimed, definition: Definition) -> None:
         super().__init__(worker, claimed, definition)
-        self.replay = Replay(read(claimed.history))
+        self.read_journal(claimed.history)
+
+    def read_journal(self, past: Iterable[Sequence[Any]]) -> None:
+        claimed, worker = self.claimed, self.worker
+        self.replay = Replay(read(past))
+        self.paused = self.replay.journal.pause
         self.context = Context(
             self.replay, tenant_id=claimed.tenant_id, instance_id=ids.instance_word(claimed.id),
             workflow=claimed.definition_key, version=claimed.definition_version, clock=worker.now,
@@ -58,19 +64,33 @@ class Execution(UnderClaim):
 
     def begin(self) -> None:
         claimed = self.claimed
+        poison = claimed.attempts > self.worker.attempts_limit
+        fork = forks.wanted(self) if self.events else None
+        if fork is not None and not poison:
+            forks.begin(self, fork)
+            return
         if not claimed.history:
-            words = {
-                "definition": claimed.definition_key, "version": claimed.definition_version,
-                "input_hash": codec.digest(claimed.input),
-            }  # fmt: skip
-            self.record(h.INSTANCE_STARTED, claimed.definition_key, codec.encode(words), hard=False)
-            if self.worker.verbose:
-                self.worker.note(self, "instance_started", version=claimed.definition_version)
-        if claimed.attempts > self.worker.attempts_limit:
+            self.started({})
+        if poison:
             self.bury()
             return
+        self.go()
+
+    def started(self, more: dict[str, Any]) -> None:
+        """The first row of its history."""
+        claimed = self.claimed
+        words = {
+            "definition": claimed.definition_key, "version": claimed.definition_version,
+            "input_hash": codec.digest(claimed.input),
+        } | ({"created_by": claimed.created_by} if claimed.created_by else {})  # fmt: skip
+        self.record(h.INSTANCE_STARTED, claimed.definition_key, codec.encode(words | more), hard=False)
+        if self.worker.verbose:
+            self.worker.note(self, "instance_started", version=claimed.definition_version)
+
+    def go(self) -> None:
+        """Replay what is on record, and go on from there."""
         try:
-            given = self.definition.decode_input(claimed.input)
+            given = self.definition.decode_input(self.claimed.input)
         except HoldfastError as error:
             self.end("failed", error)
             return
@@ -84,23 +104,24 @@ class Execution(UnderClaim):
         """Answer whatever can be answered now, then commit what this caused or start what needs no commit."""
         replay = self.replay
         while True:
+            if self.events:
+                control.hear(self)  # before anything that it asks for is begun
             if replay.asked or self.context.soft:
                 self._collect()
+            if self.events and self._said():
+                continue
+            if self.paused is not None:
+                break
             if replay.difference is not None:
                 self._park()
                 return
-            if self.undo is None:
-                cancel = next((e for e in self.events if e.kind == "cancel"), None) if self.events else None
-                if cancel is not None:
-                    undo.begin_cancel(self, cancel)
+            if self.undo is None and replay.done:
+                error = replay.outcome()[1]
+                if error is not None and undo.begin_failing(self, error):
                     continue
-                if replay.done:
-                    error = replay.outcome()[1]
-                    if error is not None and undo.begin_failing(self, error):
-                        continue
-                    if error is not None or not self._unfinished():
-                        self._finish()
-                        return
+                if error is not None or not self._unfinished():
+                    self._finish()
+                    return
             if (self.events or self.waits) and self._answer_one():
                 continue
             if self.undo is not None and undo.step(self):
@@ -114,15 +135,34 @@ class Execution(UnderClaim):
         """A workflow that returned without awaiting everything ends when what it started has settled."""
         return bool(self.running) or any(c.kind in RUNNABLE or c.kind == "child" for c in self.open.values())
 
+    def _said(self) -> bool:
+        """Take a request to end it, or to try again at once. One that contradicts its journal cannot be ended."""
+        for event in self.events:
+            if event.kind == "cancel" and self.replay.difference is None:
+                if self.undo is None:
+                    undo.begin_cancel(self, event)
+                else:  # it is ending already: the request is noted, and lifts a pause like any other
+                    self.consume(event)
+                    self.record(h.INSTANCE_RESUMED, "cancel", event.payload)
+                    self.paused = None
+                return True
+            if event.kind == "retry":
+                control.retry(self, event)
+                return True
+        return False
+
     def _collect(self) -> None:
-        if self.context.soft:
+        if self.context.soft and self.paused is None:
             for entry in self.context.soft:
                 self.record(*entry)  # on disk before a handler sees them: it may run again and must get the same
             self.context.soft.clear()
         if self.replay.asked:
             asked, self.replay.asked = self.replay.asked, []
             for call in asked:
-                self._open(call)
+                if self.paused is not None and call.recorded is None:
+                    self.replay.asked.append(call)  # new: it is not begun before the pause is lifted
+                else:
+                    self._open(call)
 
     def _open(self, call: Call) -> None:
         """Where a call stands when it is first seen: from its journal, or new."""
@@ -231,16 +271,8 @@ class Execution(UnderClaim):
             if event.kind == "child" and (call := self.open.get(("child", event.name))) is not None:
                 self._child_ended(call, event)
                 return True
-            if event.kind == "resolution" and (call := self.open.get(("effect", event.name))) is not None:
-                if effects.resolved(self, call, event):
-                    return True
-            elif event.kind == "resume":
-                self.consume(event)
-                self.record(h.INSTANCE_RESUMED, "", event.payload)
-                return True
-            elif event.kind == "cancel" and self.undo is not None:
-                self.consume(event)  # it is ending already: the request is noted, nothing else follows
-                self.record(h.INSTANCE_RESUMED, "cancel", event.payload)
+            call = self.open.get(("effect", event.name)) if event.kind == "resolution" else None
+            if call is not None and effects.resolved(self, call, event):
                 return True
         due: Call | None = None
         for call in self.open.values():
@@ -251,7 +283,8 @@ class Execution(UnderClaim):
                     self.consume(event_for)
                     self.record(
                         h.SIGNAL_RECEIVED, call.key,
-                        b'{"event_id":' + codec.encode(event_for.id) + b',"result":' + event_for.payload + b"}",
+                        b'{"event_id":' + codec.encode(event_for.id) + sent_by(event_for) + b',"result":'
+                        + event_for.payload + b"}",
                     )  # fmt: skip
                     self.release(call, h.SIGNAL_RECEIVED, RowWords(result=msgspec.Raw(event_for.payload)))
                     if self.worker.verbose:
@@ -327,7 +360,8 @@ class Execution(UnderClaim):
         transaction = call.kind == "transaction"
         if isinstance(verdict, RetryAt) and self.undo is None:
             retried = h.TRANSACTION_RETRIED if transaction else h.STEP_RETRIED
-            self.record(retried, call.key, codec.encode(words | {"retry_at": verdict.at}))
+            limit = call.spec.policy.max_attempts
+            self.record(retried, call.key, codec.encode(words | {"retry_at": verdict.at, "max_attempts": limit}))
             call.state.attempt += 1
             call.state.wait_until(verdict.at)
             self.waits += 1
@@ -339,7 +373,9 @@ class Execution(UnderClaim):
     def _dispatch(self) -> None:
         """Start what is ready, after the commit if the turn holds anything that must be on disk first."""
         ready = [c for c in self.open.values() if c.kind in RUNNABLE and c.state.phase is Phase.READY]
-        if self.undo is not None:
+        if self.paused is not None:
+            ready = []
+        elif self.undo is not None:
             ready = undo.startable(self, ready)
         for call in ready:
             call.state.phase = Phase.RUNNING
@@ -357,10 +393,12 @@ class Execution(UnderClaim):
         else:
             for call in ready:
                 self.worker.run(self, call)
-        if self.waits:
+        if self.waits and self.paused is None:
             self._watch_clock()
 
     def next_at(self) -> int | None:
+        if self.paused is not None:
+            return None
         times = [c.state.at for c in self.open.values() if c.state.phase is Phase.WAITING and c.state.at is not None]
         if self.undo is not None and self.undo.retry_at is not None:
             times.append(self.undo.retry_at)
@@ -370,6 +408,8 @@ class Execution(UnderClaim):
         waiting_on = "; ".join(filter(None, (describe(c) for c in self.open.values())))
         if self.undo is not None:
             waiting_on = undo.describe(self) or waiting_on
+        if self.paused is not None:
+            waiting_on = self.paused.text()
         if not self.entries:
             self.record(h.INSTANCE_WAITING, "", codec.encode({"on": waiting_on}))
         status = "compensating" if self.undo is not None else "waiting"

@@ -9,8 +9,9 @@ import msgspec
 from holdfast.engine import codec
 from holdfast.engine import history as h
 from holdfast.store.port import PendingEvent
+from holdfast.worker import control, tasks
 from holdfast.worker.chart_words import event_words, fault_words
-from holdfast.worker.tasks import UNLIMITED
+from holdfast.worker.tasks import UNLIMITED, TaskCall
 
 if TYPE_CHECKING:
     from holdfast.worker.charts import ChartExecution
@@ -29,12 +30,24 @@ def resume(ex: ChartExecution, event: PendingEvent) -> None:
     words = codec.decode(event.payload)
     ex.consume(event)
     ex.record(h.INSTANCE_RESUMED, "", event.payload)
+    ex.paused = None
     if ex.snapshot is None or ex.snapshot.incident is None:
         return
     source = ex.snapshot.incident.get("source") or {}
     ex.snapshot = msgspec.structs.replace(ex.snapshot, incident=None)
     if words.get("drop_event"):
         _drop(ex, source)
+
+
+def retry(ex: ChartExecution, event: PendingEvent) -> None:
+    """Like a resume; and tasks that wait for their next attempt begin it now."""
+    due = [call for call in ex.open.values() if control.backs_off(call)]
+    control.record_retry(ex, event, due)
+    for call in due:
+        assert isinstance(call, TaskCall)
+        tasks.try_now(ex, call)
+    if ex.snapshot is not None and ex.snapshot.incident is not None:
+        ex.snapshot = msgspec.structs.replace(ex.snapshot, incident=None)
 
 
 def _drop(ex: ChartExecution, source: dict[str, str]) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+import structlog
 
 from holdfast.engine import ids
 from holdfast.engine.codec import decoder_for
@@ -17,6 +20,26 @@ from holdfast.worker import transactions
 if TYPE_CHECKING:
     from holdfast.worker.turns import UnderClaim
     from holdfast.worker.worker import Worker
+
+
+class Tracing(Protocol):
+    """Who draws spans around what happens here."""
+
+    def began(self, ex: UnderClaim) -> None:
+        """A stretch of work: an instance was claimed and will run until it waits or ends."""
+        ...
+
+    def ended(self, ex: UnderClaim, outcome: str) -> None: ...
+
+    def attempt(self, ex: UnderClaim, call: Call) -> AbstractContextManager[None]:
+        """Around the start of a handler: its span is the current one there, and in the task or thread made there."""
+        ...
+
+    def returned(self, ex: UnderClaim, call: Call, value: Any, error: BaseException | None) -> None: ...
+
+    def traceparent(self) -> str | None:
+        """Of the current span."""
+        ...
 
 
 def start(worker: Worker, ex: UnderClaim, call: Call) -> None:
@@ -36,7 +59,8 @@ def start(worker: Worker, ex: UnderClaim, call: Call) -> None:
     elif call.kind == "step":
         _start_call(worker, ex, call, spec.function, spec.args, spec.signature, spec.policy.timeout)
     elif call.kind == "transaction":
-        transactions.start(worker, ex, call)
+        with structlog.contextvars.bound_contextvars(**worker.about(ex, call)):  # for its lines: it runs by itself
+            transactions.start(worker, ex, call)
     elif call.state.next == "lookup":
         signature = signature_of(spec.lookup)
         args = () if signature.info else (ids.idempotency_key(ids.effect_id(ex.tenant_id, ex.id, call.key)),)
@@ -73,6 +97,8 @@ def _start_call(
             value, error = function(*args), None
         except Exception as raised:
             value, error = None, raised
+        if worker.tracing is not None:
+            worker.tracing.returned(ex, call, value, error)
         ex.arrive(call, value, error)
 
 
@@ -87,6 +113,8 @@ async def _bring_back(ex: UnderClaim, call: Call, attempt: int, function: Any, a
         value = await function(*args)
     except (Exception, asyncio.CancelledError) as raised:
         error = raised
+    if ex.worker.tracing is not None:
+        ex.worker.tracing.returned(ex, call, value, error)
     ex.threads.discard(call.key)
     if ex.abandoned:
         if attempt:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
@@ -40,6 +41,15 @@ ENGINE_OPTIONS = frozenset((
     "max_attempts", "backoff", "timeout", "mode", "window", "completion_event", "failure_event", "handler", "tags",
     "description",
 ))  # fmt: skip
+
+
+# Of every task opened under a claim its type, by its key: a settled one's row and history do not say it any more.
+_types: WeakKeyDictionary[ChartExecution, dict[str, str]] = WeakKeyDictionary()
+
+
+def type_of(ex: Any, key: str) -> str:
+    """The type of the task with that key, for those who count what became of it."""
+    return _types.get(ex, {}).get(key, "other")
 
 
 class Task:
@@ -129,6 +139,7 @@ def close(ex: ChartExecution, row: OpenTask, reason: str) -> None:
     call = TaskCall("human", task, b"null", None)
     call.state = Standing()
     call.state.attempt = row.attempts
+    _types.setdefault(ex, {})[task.key] = task.type
     ex.record(h.TASK_CANCELLED, row.key, codec.encode({"reason": reason}))
     change(ex, call, "cancelled")
 
@@ -136,6 +147,7 @@ def close(ex: ChartExecution, row: OpenTask, reason: str) -> None:
 def open_task(
     ex: ChartExecution, task: Task, run_at: int | None, standing_type: str | None, standing: bytes | None
 ) -> None:
+    _types.setdefault(ex, {})[task.key] = task.type
     if task.type in ("HUMAN", "TIMER"):
         call = TaskCall(task.type.lower(), task, b"null", None)
         call.state = Standing()
@@ -306,7 +318,7 @@ def info(ex: ChartExecution, call: TaskCall) -> TaskInfo:
         workflow=ex.claimed.definition_key, version=ex.claimed.definition_version, type=task.type, name=task.name,
         attempt=call.state.attempt, idempotency_key=ids.idempotency_key(task.id),
         not_after=call.state.not_after / 1_000_000 if call.kind == "effect" else None, input=task.input,
-        options=options, trace_id=ex.claimed.trace_id,
+        options=options, trace_id=ex.worker.trace_of(ex),
     )  # fmt: skip
 
 
@@ -338,6 +350,20 @@ def change(
     if before is not None and made.standing is None:
         made = made._replace(standing_type=before.standing_type, standing=before.standing)
     ex.task_changes[id_] = made
+
+
+def try_now(ex: ChartExecution, call: TaskCall) -> None:
+    """Its wait for the next attempt is over, in its row too: a crash must not restore the wait."""
+    now, standing = ex.worker.now(), call.state
+    standing.at = now
+    if call.kind == "effect":
+        words = codec.encode(effects.standing_words(call) | {"retry_at": now})
+        change(ex, call, "pending", run_at=now, standing_type=h.EFFECT_RETRIED, standing=words)
+        return
+    standing.attempt -= 1  # the row counts the attempts that were made
+    words = codec.encode({"attempt": standing.attempt, "retry_at": now})
+    change(ex, call, "pending", run_at=now, standing_type=h.TASK_RETRIED, standing=words)
+    standing.attempt += 1
 
 
 def answer_of(call: TaskCall, done: bool, result: Any) -> Waiting:

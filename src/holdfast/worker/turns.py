@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.history import genesis, seal_rows
+from holdfast.engine.journal import Pause
 from holdfast.engine.replay import Call
 from holdfast.engine.retry import error_payload
 from holdfast.engine.turns import (
@@ -59,6 +60,7 @@ class UnderClaim:
         self.threads: set[str] = set()  # those of them that cannot be stopped
         self.arrived: deque[tuple[Call, Any, BaseException | None]] = deque()
         self.undo: Undo | None = None
+        self.paused: Pause | None = None  # while it is, results are recorded and nothing new begins
         self.committing = False
         self.abandoned = False
         self.proved = False  # whether a turn was committed under this claim: a crash from here on is forgiven
@@ -338,3 +340,8 @@ class UnderClaim:
         told, self._sent, self._told = [*self._sent, *self._told], [], []
         for call, attempt, value, error in told:
             self.worker.keep_evidence(self, call, attempt, value, error)
+
+
+def sent_by(event: PendingEvent) -> bytes:
+    """Who sent it, as a part of the entry that tells of it."""
+    return b"" if event.sent_by is None else b',"sent_by":' + codec.encode(event.sent_by)

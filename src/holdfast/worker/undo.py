@@ -32,12 +32,17 @@ class Undo:
 
 def begin_failing(ex: Execution, error: BaseException) -> bool:
     """The body raised. False if there is nothing to settle and nothing to undo."""
-    if not any(owed(c) for c in ex.replay.compensable) and not any(unsettled(c) for c in ex.open.values()):
+    if not any(_owed(ex, c) for c in ex.replay.compensable) and not any(unsettled(c) for c in ex.open.values()):
         return False
     ex.undo = Undo("failed", error_payload(error))
     ex.record(h.INSTANCE_FAILING, "", codec.encode({"error": ex.undo.error}))
     _close_body(ex)
     return True
+
+
+def _owed(ex: Execution, call: Call) -> bool:
+    """What a fork has taken over from one that completed is not its own to undo."""
+    return owed(call) and ex.replay.journal.owes(call.recorded)
 
 
 def begin_cancel(ex: Execution, event: PendingEvent) -> None:
@@ -46,6 +51,7 @@ def begin_cancel(ex: Execution, event: PendingEvent) -> None:
     error = {"type": "Cancelled", "message": words.get("reason") or "cancelled", "actor": words.get("actor")}
     ex.undo = Undo("cancelled", error)
     ex.record(h.INSTANCE_CANCELLING, "", codec.encode({"error": error, "reason": error["message"]}))
+    ex.paused = None
     _close_body(ex)
     if ex.worker.verbose:
         ex.worker.note(ex, "cancelling", reason=error["message"])
@@ -67,6 +73,8 @@ def resume(ex: Execution) -> None:
 def _close_body(ex: Execution) -> None:
     """Nothing new may be asked. What was asked and never begun is dropped; children are told to end."""
     ex.replay.close()
+    ex.replay.asked.clear()  # asked while it was paused, and never begun
+    ex.context.soft.clear()
     for place, call in list(ex.open.items()):
         if call.kind == "child":
             ex.beyond_history()
@@ -129,7 +137,7 @@ def step(ex: Execution) -> bool:
             continue
         if unsettled(call) and (call.kind, call.key) in ex.open:
             return False  # it must be settled before its own undo and those of everything started earlier
-        if not owed(call):
+        if not _owed(ex, call):
             continue
         _begin_undo(ex, undo, call)
         return False

@@ -19,17 +19,21 @@ import structlog
 from uuid_utils import uuid4
 
 from holdfast.app.definitions import Charts
+from holdfast.app.quarantine import Quarantine
 from holdfast.app.registry import Definition, TaskHandler, no_function
 from holdfast.engine import codec, ids
 from holdfast.engine.effects import LEASE, LEASE_MARGIN
 from holdfast.engine.errors import WorkflowNotRegistered
 from holdfast.engine.replay import Call
+from holdfast.engine.trace import trace_id_of
 from holdfast.engine.turns import Change, NewInstance, Outcome, Turn
-from holdfast.store.committer import Committer
+from holdfast.store.committer import Committer, Watch
 from holdfast.store.port import Claimed, PendingEvent, Place, claimed_at_birth
 from holdfast.worker import running
 from holdfast.worker.charts import ChartExecution
 from holdfast.worker.execution import Execution
+from holdfast.worker.running import Tracing
+from holdfast.worker.tasks import TaskCall
 from holdfast.worker.turns import UnderClaim
 
 if TYPE_CHECKING:
@@ -66,7 +70,8 @@ class Worker:
         queue: str = "default", poll_seconds: float = 1.0, payload_limit: int = codec.PAYLOAD_LIMIT,
         verbose: bool = False, threads: int = 32, seed: int | None = None,
         on_ended: Callable[[bytes, Change], None] | None = None, on_committed: Callable[[Turn], None] | None = None,
-        charts: Charts | None = None, handlers: dict[str, TaskHandler] | None = None,
+        charts: Charts | None = None, handlers: dict[str, TaskHandler] | None = None, watch: Watch | None = None,
+        tracing: Tracing | None = None,
     ) -> None:  # fmt: skip
         self.store = store
         self.registry = registry
@@ -77,6 +82,8 @@ class Worker:
         self.poll_seconds = poll_seconds
         self.payload_limit = payload_limit
         self.verbose = verbose
+        self.watch = watch
+        self.tracing = tracing
         self.attempts_limit = ATTEMPTS_LIMIT
         self.entropy = random.Random(seed)
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-step")
@@ -86,6 +93,7 @@ class Worker:
         self.executions: dict[bytes, UnderClaim] = {}
         self.alone = False
         self.stopping = False
+        self.quarantine = Quarantine(store)  # of a restored database: nothing is claimed from it
         self.wakeup = asyncio.Event()
         self._make_liveness = liveness
         self._on_ended = on_ended
@@ -116,6 +124,7 @@ class Worker:
     async def start(self, *, background: bool = True) -> None:
         self._context = copy_context()
         if background:
+            await self.quarantine.begin()
             try:
                 await self.store.warm_up()
             except Exception as error:
@@ -123,13 +132,16 @@ class Worker:
         await self._register()
         if background:
             self.claims_starts = True
+            self.quarantine.start(lifted=self.wakeup.set)
             self._main = asyncio.create_task(self._run(), name="holdfast-worker")
 
     async def _register(self) -> None:
         """A new incarnation: its id is random, so no row of an earlier one can be mistaken for ours."""
         worker_id = uuid4().bytes
         liveness = self._make_liveness(worker_id)
-        definitions = ", ".join(f"{key} v{version}" for key, version in self.registry.places())
+        known = [f"{key} v{version}" for key, version in self.registry.places()]
+        known += [f"handler {name}" for name in sorted(self.registry.handler_names())]
+        definitions = ", ".join(known)
         await liveness.acquire()
         try:
             await self.store.write(
@@ -140,7 +152,7 @@ class Worker:
             await liveness.forget()
             raise
         # All three at once: what is claimed under the new name must be committed under it.
-        self.id, self.liveness, self.committer = worker_id, liveness, Committer(self.store, worker_id)
+        self.id, self.liveness, self.committer = worker_id, liveness, Committer(self.store, worker_id, self.watch)
         self.committer.on_batch = self._batch_committed
         self.committer.start()
         self.liveness.start(partial(self.fenced, self.id))
@@ -158,6 +170,7 @@ class Worker:
             await asyncio.gather(self._main, return_exceptions=True)
         self._abandon_all()
         await self.committer.close()
+        await self.quarantine.stop()
         await self.liveness.stop()
         await self.store.release_worker(self.id, self.id, stopped=True)
         await self.liveness.forget()
@@ -185,6 +198,7 @@ class Worker:
         pause = 0.05
         while not self.stopping:
             try:
+                await self.quarantine.again(self._again_as)
                 await self._register()
                 break
             except Exception as error:
@@ -202,6 +216,8 @@ class Worker:
 
     def _abandon(self, execution: UnderClaim) -> None:
         self._forget(execution)
+        if self.tracing is not None:
+            self.tracing.ended(execution, "let_go")
         execution.abandon()
         for key, task in list(execution.running.items()):
             # A thread cannot be stopped: its result is awaited, and kept as evidence.
@@ -277,7 +293,7 @@ class Worker:
         if room <= 0:
             self._more_likely = True  # for all we know: whoever waits must come before what is started here next
             return 0, None
-        if self.stopping or self._is_fenced():
+        if self.stopping or self._is_fenced() or self.quarantine.holds:
             return 0, None
         worker_id = self.id
         self._more_likely = True  # until we know: the room we ask for is not given to a start meanwhile
@@ -306,7 +322,7 @@ class Worker:
 
     def _places(self) -> list[Place]:
         """What may be claimed here: code that is registered, and charts whose handlers are."""
-        return [("", key, version) for key, version in self.registry.places()] + self.charts.places()
+        return [("", key, version) for key, version in self.registry.places(own=True)] + self.charts.places()
 
     async def _hear_of_charts(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -323,7 +339,7 @@ class Worker:
                         await self.charts.refresh()
                     await self.charts.load(row.tenant_id, row.definition_key, version)
                 except Exception as error:  # `take` finds it missing and puts the instance off
-                    log.error("definition_unreadable", definition=row.definition_key, error=repr(error))
+                    log.error("definition_unreadable", **about(row), version=version, error=repr(error))
 
     def task_handler(self, type_: str, name: str) -> TaskHandler | None:
         """The author's own for that name, else the one for all tasks of the type."""
@@ -378,6 +394,7 @@ class Worker:
             self.claims_starts
             and asyncio.get_running_loop() is self.loop  # a service may live on another one
             and not self._is_fenced()
+            and not self.quarantine.holds
             and not (self.stopping or self.alone or self._suspects or self._more_likely)
             and len(self.executions) + len(self._expected) < self.concurrency
             and born.queue == self.queue
@@ -428,10 +445,12 @@ class Worker:
             kind = Execution if definition.chart is None else ChartExecution
             execution: UnderClaim = (definition.execution or kind)(self, claimed, definition)
         except Exception as error:  # a history that cannot be read: its neighbours must not suffer
-            log.error("instance_unreadable", instance_id=ids.instance_word(claimed.id), error=repr(error))
+            log.error("instance_unreadable", **about(claimed), error=repr(error))
             self.spawn(self._put_off(claimed))
             return
         self.executions[claimed.id] = execution
+        if self.tracing is not None:
+            self.tracing.began(execution)
         self.guard(execution, execution.begin)
 
     async def _put_off(self, claimed: Claimed) -> None:
@@ -441,7 +460,7 @@ class Worker:
                 run_at=self.now() + UNREADABLE,
             )  # fmt: skip
         except Exception as error:
-            log.warning("claim_not_released", error=repr(error))
+            log.warning("claim_not_released", **about(claimed), error=repr(error))
             self._claims_in_doubt = True  # the next look lets it go
 
     def guard(self, execution: UnderClaim, work: Callable[..., None], *args: Any) -> None:
@@ -456,7 +475,7 @@ class Worker:
         """A broken promise of our own: record it, drop the execution, let the claim be taken up afresh."""
         # As plain text: a renderer that shows the values of variables may take minutes over a deep one.
         trace = "".join(traceback.format_exception(error))[-4000:]
-        log.error("execution_broken", instance_id=ids.instance_word(execution.id), error=repr(error), trace=trace)
+        log.error("execution_broken", **about(execution.claimed), error=repr(error), trace=trace)
         self.let_go(execution)
 
     def let_go(self, execution: UnderClaim) -> None:
@@ -485,7 +504,16 @@ class Worker:
         self.committer.submit(turn, done)
 
     def run(self, execution: UnderClaim, call: Call) -> None:
-        running.start(self, execution, call)
+        if self.tracing is None:
+            running.start(self, execution, call)
+        else:
+            with self.tracing.attempt(execution, call):
+                running.start(self, execution, call)
+
+    def trace_of(self, execution: UnderClaim) -> str | None:
+        """What a handler passes on: the place of its own span, else what its instance was started with."""
+        place = self.tracing.traceparent() if self.tracing is not None else None
+        return place or execution.claimed.trace_id
 
     def not_after(self) -> int:
         return min(self.liveness.lease_end(), self.now() + LEASE) - LEASE_MARGIN
@@ -547,7 +575,7 @@ class Worker:
                     await self.charts.refresh()
                     await self.charts.load(execution.tenant_id, execution.claimed.definition_key, version)
             except Exception as error:
-                log.warning("events_not_read", error=repr(error))
+                log.warning("events_not_read", **about(execution.claimed), error=repr(error))
                 await asyncio.sleep(0.1)
                 continue
             self.guard(execution, execution.new_events, woken, events)
@@ -569,7 +597,7 @@ class Worker:
         """The turn is not ours to take, or nobody can say what became of it: write nothing, stop its handlers.
 
         If the claim is still ours it is let go, and whoever claims next starts from what is on disk."""
-        log.warning("turn_refused", instance_id=ids.instance_word(execution.id), outcome=str(outcome))
+        log.warning("turn_refused", **about(execution.claimed), outcome=str(outcome))
         self._abandon(execution)
         if outcome is not Outcome.FENCED:
             self.spawn(self._let_go(execution))
@@ -585,16 +613,28 @@ class Worker:
                 self.wakeup.set()
                 return
             except Exception as error:
-                log.warning("claim_not_released", error=repr(error))
+                log.warning("claim_not_released", **about(execution.claimed), error=repr(error))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 2.0)
 
     def committed_alone(self, turn: Turn) -> None:
+        execution = self.executions.get(turn.instance_id)
+        if self.watch is not None and execution is not None:
+            try:
+                self.watch.committed([(turn, execution._committed)], None)
+            except Exception as error:
+                log.warning("commit_not_counted", **about(execution.claimed), error=repr(error))
+        if self.tracing is not None and execution is not None:
+            call = execution.open.get(("transaction", turn.history[-1][4]))
+            if call is not None:
+                self.tracing.returned(execution, call, None, None)
         if self._on_committed is not None:
             self._on_committed(turn)
 
     def handed_back(self, execution: UnderClaim, ended: Change | None) -> None:
         self._forget(execution)
+        if self.tracing is not None:
+            self.tracing.ended(execution, "waiting" if ended is None else ended.status)
         if ended is not None and self._on_ended is not None:
             self._on_ended(execution.id, ended)
         if self._more_likely and len(self.executions) <= self.concurrency * 3 // 4:
@@ -629,7 +669,8 @@ class Worker:
                 await self.store.write("observe_effect", **row)
                 return
             except Exception as failed:
-                log.warning("evidence_not_kept", step=call.key, error=repr(failed))
+                known = self.about(execution, call) | {"attempt": attempt}
+                log.warning("evidence_not_kept", **known, error=repr(failed))
                 if self.stopping:
                     return
                 await asyncio.sleep(0.5)
@@ -646,8 +687,24 @@ class Worker:
         self.spawn(self.observe(execution, call, attempt, value, error))
 
     def note(self, execution: UnderClaim, event: str, **fields: Any) -> None:
-        log.info(
-            event, tenant_id=execution.tenant_id, instance_id=ids.instance_word(execution.id),
-            workflow=execution.claimed.definition_key,
-            **({"trace_id": execution.claimed.trace_id} if execution.claimed.trace_id else {}), **fields,
-        )  # fmt: skip
+        step = fields.get("step")
+        calls = (execution.open.get((kind, step)) for kind in ("effect", "step", "transaction")) if step else ()
+        call = next((call for call in calls if call is not None), None)
+        known = about(execution.claimed) if call is None else self.about(execution, call)
+        log.info(event, **known | fields)
+
+    def about(self, execution: UnderClaim, call: Call) -> dict[str, Any]:
+        """The fields by which log lines about one call are found."""
+        undoing = execution.undo is not None and execution.undoing(call)
+        attempt = execution.undo.attempt if undoing and execution.undo is not None else call.state.attempt
+        task = {"task_id": call.task.word} if isinstance(call, TaskCall) else {}
+        return about(execution.claimed) | task | {"step": call.key, "attempt": attempt}
+
+
+def about(claimed: Claimed) -> dict[str, Any]:
+    """The fields by which log lines about one instance are found."""
+    trace_id = trace_id_of(claimed.trace_id)
+    return {
+        "tenant_id": claimed.tenant_id, "instance_id": ids.instance_word(claimed.id),
+        "workflow": claimed.definition_key, **({"trace_id": trace_id} if trace_id else {}),
+    }  # fmt: skip

@@ -1,0 +1,225 @@
+"""Gathers what is known about an instance that does not move; `engine/why.py` says it in a sentence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.app.definitions import CHILD
+from holdfast.app.instances import ENDED, InstanceView, read
+from holdfast.engine import codec, ids
+from holdfast.engine import history as h
+from holdfast.engine.journal import Recorded, is_paused
+from holdfast.engine.journal import read as read_journal
+from holdfast.engine.why import AHEAD_MAX, Attempt, Child, Facts, Person, Signal, Timer, Unknown
+from holdfast.engine.why import why as in_words
+
+if TYPE_CHECKING:
+    from holdfast.app.service import Service
+
+WORKERS_MAX = 1000
+TASKS_MAX = 1000
+HANDLER = "handler "  # before the name of a SYSTEM handler, among what a worker says it has
+
+
+async def why(service: Service, tenant_id: str, id_: bytes) -> str:
+    """One sentence: why this instance is not moving, and what would move it."""
+    return in_words(await facts(service, tenant_id, id_))
+
+
+async def facts(service: Service, tenant_id: str, id_: bytes) -> Facts:
+    view = await read(service, tenant_id, id_, steps=False)
+    found: dict[str, Any] = {
+        "status": view.status, "now": service.store.now(), "waiting_on": view.waiting_on or "",
+        "state": view.state or "", "run_at": view.run_at, "queue": view.queue,
+        "error": str(view.error.get("message", "")) if isinstance(view.error, dict) else str(view.error or ""),
+    }  # fmt: skip
+    if view.status in ENDED:
+        return Facts(**found)
+    rows = await service.store.fetch("quarantined_since", tenant_id=tenant_id)
+    found["quarantined_at"] = rows[0][0] if rows else None
+    found |= await _holder(service, tenant_id, id_)
+    gather = _chart if view.kind == "chart" else _code
+    found |= await gather(service, tenant_id, id_, view)
+    if view.run_at is not None and view.run_at <= found["now"]:
+        found |= await _claimants(service, tenant_id, view)
+    return Facts(**found)
+
+
+async def _holder(service: Service, tenant_id: str, id_: bytes) -> dict[str, Any]:
+    rows = await service.store.fetch("read_holder", tenant_id=tenant_id, id=id_)
+    if not rows:
+        return {}
+    worker, at, host = rows[0]
+    where = f" on {host}" if host else ""
+    return {
+        "held_by": ids.worker_word(worker) + where, "held_at": at,
+        "holder_gone": await service.store.worker_gone(worker),
+    }  # fmt: skip
+
+
+async def _in_line(service: Service, name: str, tenant_id: str, id_: bytes) -> bool:
+    [(count,)] = await service.store.fetch(name, tenant_id=tenant_id, instance_id=id_)
+    return bool(count)
+
+
+async def _pause(service: Service, tenant_id: str, id_: bytes, view: InstanceView) -> dict[str, Any]:
+    if not is_paused(view.waiting_on) or await _in_line(service, "count_unpausing_events", tenant_id, id_):
+        return {}
+    return {"paused": view.waiting_on}
+
+
+# -- what it waits for
+
+
+async def _unknown(service: Service, tenant_id: str, id_: bytes, steps: set[str]) -> list[Unknown]:
+    since = dict(await service.store.fetch("unknown_since", tenant_id=tenant_id, instance_id=id_)) if steps else {}
+    return [Unknown(step, since[step]) for step in sorted(steps) if step in since]
+
+
+async def _child(service: Service, tenant_id: str, step: str, child: bytes) -> Child | None:
+    rows = await service.store.fetch("read_ending", tenant_id=tenant_id, id=child)
+    return Child(step, ids.instance_word(child), rows[0][0]) if rows else None
+
+
+async def _code(service: Service, tenant_id: str, id_: bytes, view: InstanceView) -> dict[str, Any]:
+    rows = await service.store.fetch(
+        "read_history", tenant_id=tenant_id, instance_id=id_, after=0, limit=1_000_000_000
+    )  # fmt: skip
+    past = [(seq, type_, name, bytes(payload), digest, at) for seq, type_, name, _, at, payload, _, digest, _ in rows
+            if payload is not None]  # fmt: skip
+    journal = read_journal(past)
+    found: dict[str, Any] = await _pause(service, tenant_id, id_, view)
+    parked = bool(past) and past[-1][1] == h.INSTANCE_PARKED
+    if parked and not await _in_line(service, "count_lifting_events", tenant_id, id_):
+        found["contradiction"] = str(codec.decode(past[-1][3]).get("difference", ""))
+    ending = bool(journal.ending_type)
+    attempts: list[Attempt] = []
+    children: list[Child | None] = []
+    timers, signals, asked = [], [], set()
+    for (_, name), call in journal.calls.items():
+        opened = call.opened
+        if call.answer_seq or opened is None:
+            continue
+        if call.kind == "sleep" and not ending:
+            timers.append(Timer(name, opened.due))
+        elif call.kind == "signal" and not ending:
+            signals.append(Signal(name.partition("#")[0], opened.deadline))
+        elif call.kind == "child":
+            children.append(await _child(service, tenant_id, name, ids.child_id(tenant_id, id_, name)))
+        elif call.opened_type == h.EFFECT_UNKNOWN and not opened.retry_at:
+            asked.add(name)
+        elif opened.retry_at:
+            attempts.append(_attempt(name, call))
+    for key, (type_, words) in journal.undone.items():
+        if type_ == h.COMPENSATION_RETRIED:
+            error = words.error.message if words.error else ""
+            attempts.append(Attempt(f"the compensation of {key!r}", words.attempt + 1, 0, words.retry_at, error))
+    return found | {
+        "timers": timers, "signals": signals, "children": [c for c in children if c], "attempts": attempts,
+        "unknown": await _unknown(service, tenant_id, id_, asked),
+    }  # fmt: skip
+
+
+def _attempt(name: str, call: Recorded) -> Attempt:
+    opened = call.opened
+    assert opened is not None
+    error = opened.error.message if opened.error else ""
+    of = f"{call.kind} {name!r}" if call.opened_type != h.EFFECT_UNKNOWN else f"finding out about effect {name!r}"
+    return Attempt(of, opened.attempt + 1, opened.max_attempts, opened.retry_at, error)
+
+
+async def _chart(service: Service, tenant_id: str, id_: bytes, view: InstanceView) -> dict[str, Any]:
+    [(raw, _, _, _)] = await service.store.fetch("read_snapshot", tenant_id=tenant_id, id=id_)
+    snapshot: dict[str, Any] = {} if raw is None else codec.decode(raw)
+    found: dict[str, Any] = await _pause(service, tenant_id, id_, view)
+    if snapshot.get("incident") and not await _in_line(service, "count_lifting_events", tenant_id, id_):
+        found["incident"] = str(snapshot["incident"].get("message", ""))
+    timers = [Timer(name, timer["due"]) for name, timer in (snapshot.get("timers") or {}).items()]
+    children = []
+    for name, child in (snapshot.get("children") or {}).items():
+        if child.get("workflow") and not child.get("answered"):
+            at = ids.child_id(tenant_id, id_, f"{name}@{child['visit']}")
+            children.append(await _child(service, tenant_id, name, at))
+    people, attempts = [], []
+    rows = await service.store.fetch(
+        "open_tasks_in_short", tenant_id=tenant_id, instance_id=id_, limit=TASKS_MAX
+    )  # fmt: skip
+    for type_, name, title, run_at, tried, tries_max, raw_error, assignee, groups, since in rows:
+        if type_ == "HUMAN":
+            whose = [] if groups is None else codec.decode(groups.encode())
+            people.append(Person(title or name, since, assignee, whose))
+        elif run_at is not None and tried:
+            error = {} if raw_error is None else codec.decode(raw_error)
+            words = str(error.get("message", ""))
+            attempts.append(Attempt(f"{type_} task {name!r}", tried + 1, tries_max, run_at, words))
+        elif run_at is not None:
+            timers.append(Timer(name, run_at))
+    desk = await service.store.fetch("effects_on_the_desk", tenant_id=tenant_id, instance_id=id_)
+    asked = {step for (step,) in desk}
+    return found | {
+        "timers": timers, "children": [c for c in children if c], "people": people, "attempts": attempts,
+        "unknown": await _unknown(service, tenant_id, id_, asked),
+    }  # fmt: skip
+
+
+# -- who could claim it
+
+
+async def _claimants(service: Service, tenant_id: str, view: InstanceView) -> dict[str, Any]:
+    assert view.run_at is not None
+    [(ahead,)] = await service.store.fetch(
+        "count_ahead", tenant_id=tenant_id, queue=view.queue, key=view.workflow, version=view.version,
+        run_at=view.run_at, limit=AHEAD_MAX + 1,
+    )  # fmt: skip
+    said = [
+        set(definitions.split(", "))
+        for worker, definitions in await service.store.fetch("working_workers", tenant_id=tenant_id, limit=WORKERS_MAX)
+        if not await service.store.worker_gone(worker)
+    ]
+    needs = await _needs(service, tenant_id, view)
+    if service.workers and _has(service, tenant_id, view):
+        missing: list[list[str]] = [[]]  # a worker of this process may have been told since it registered
+    else:
+        missing = [[need for need in needs if not _told(need, words)] for words in said]
+    least = min(missing, key=len, default=[])
+    return {
+        "ahead": ahead, "workers": max(len(said), len(service.workers)), "missing": least or None,
+    }  # fmt: skip
+
+
+def _has(service: Service, tenant_id: str, view: InstanceView) -> bool:
+    if view.kind == "code":
+        return service.registry.knows(view.workflow, view.version)
+    return service.charts.can_run(tenant_id, view.workflow, view.version)
+
+
+async def _needs(service: Service, tenant_id: str, view: InstanceView) -> list[str]:
+    """What a worker must have, in words."""
+    if view.kind == "code":
+        return [f"workflow {view.workflow!r} version {view.version}"]
+    rows = await service.store.fetch(
+        "read_definition", tenant_id=tenant_id, key=view.workflow, version=view.version
+    )  # fmt: skip
+    if not rows:
+        return [f"chart {view.workflow!r} version {view.version}"]
+    needs = []
+    for need in codec.decode(rows[0][6].encode()):
+        if not need.startswith(CHILD):
+            needs.append(f"handler {need!r}")
+            continue
+        child = need.removeprefix(CHILD)
+        [(published,)] = await service.store.fetch("newest_active_version", tenant_id=tenant_id, key=child)
+        if published is None:
+            needs.append(f"child workflow {child!r}")
+    return needs
+
+
+def _told(need: str, words: set[str]) -> bool:
+    """Whether a worker that registered with these words has it."""
+    kind, _, rest = need.partition("'")
+    name, _, version = rest.rpartition("'")
+    if kind == HANDLER:
+        return HANDLER + name in words
+    if kind == "workflow ":
+        return f"{name} v{version.removeprefix(' version ')}" in words
+    return any(word.rpartition(" v")[0] == name for word in words)

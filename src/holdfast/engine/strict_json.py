@@ -1,0 +1,119 @@
+"""JSON from outside, read strictly: what two readers might understand differently is refused, with its place.
+
+Refused: a key that stands twice in an object, NaN and infinities, numbers beyond 2^53 - 1 or the range of a double,
+U+0000 and half surrogate pairs in texts and keys, anything nested deeper than the limit, and what is not UTF-8 or not
+JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import msgspec
+
+from holdfast.engine import codec
+from holdfast.engine.charts.document import escaped
+
+INTEGER_MAX = (1 << 53) - 1  # the next one is also what 2^53 + 1 becomes in a reader with doubles
+PROBLEMS_MAX = 20
+
+
+class Misplaced(msgspec.Struct, frozen=True):
+    """One thing that cannot be taken: where it stands, as a JSON pointer, and what was expected."""
+
+    pointer: str
+    detail: str
+
+
+class NotStrict(Exception):
+    """The text cannot be taken as JSON."""
+
+    def __init__(self, problems: list[Misplaced]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(f"{p.pointer or '/'}: {p.detail}" for p in problems))
+
+
+class _Twice:
+    """Stands where an object with a repeated key stood, so that its place is known."""
+
+    def __init__(self, keys: list[str]) -> None:
+        self.keys = keys
+
+
+class _Constant:
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> Any:
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    seen: set[str] = set()
+    return _Twice([key for key, _ in pairs if key in seen or seen.add(key)])  # type: ignore[func-returns-value]
+
+
+def read(raw: bytes, depth_max: int = codec.DEPTH_LIMIT) -> Any:
+    """The value, or NotStrict with every fault found, up to a limit."""
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise NotStrict([Misplaced("", f"the body is not UTF-8: byte {error.start} does not belong there")]) from None
+    try:
+        value = json.loads(text, object_pairs_hook=_pairs, parse_constant=_Constant)
+    except RecursionError:
+        raise NotStrict([Misplaced("", f"the body is nested deeper than {depth_max} levels")]) from None
+    except ValueError as error:
+        words = "a number has too many digits" if "digits" in str(error) else str(error)
+        raise NotStrict([Misplaced("", f"the body is not JSON: {words}")]) from None
+    problems: list[Misplaced] = []
+    _walk(value, "", 0, depth_max, problems)
+    if problems:
+        raise NotStrict(problems)
+    return value
+
+
+def _walk(value: Any, at: str, depth: int, depth_max: int, problems: list[Misplaced]) -> None:
+    kind = type(value)
+    if kind is str:
+        if _unstorable(value):
+            problems.append(Misplaced(at, "the text holds U+0000 or half a surrogate pair, which cannot be kept"))
+    elif kind is int:
+        if not -INTEGER_MAX <= value <= INTEGER_MAX:
+            problems.append(Misplaced(at, "the number is beyond 2^53 - 1, where JSON readers differ: send a text"))
+    elif kind is float:
+        if not math.isfinite(value):
+            problems.append(Misplaced(at, "the number is too large"))
+    elif kind is dict:
+        if depth >= depth_max:
+            problems.append(Misplaced(at, f"nested deeper than {depth_max} levels"))
+            return
+        for key, item in value.items():
+            if _unstorable(key):
+                problems.append(Misplaced(at, "a key holds U+0000 or half a surrogate pair, which cannot be kept"))
+                continue
+            if len(problems) >= PROBLEMS_MAX:
+                return
+            _walk(item, f"{at}/{escaped(key)}", depth + 1, depth_max, problems)
+    elif kind is list:
+        if depth >= depth_max:
+            problems.append(Misplaced(at, f"nested deeper than {depth_max} levels"))
+            return
+        for number, item in enumerate(value):
+            if len(problems) >= PROBLEMS_MAX:
+                return
+            _walk(item, f"{at}/{number}", depth + 1, depth_max, problems)
+    elif kind is _Constant:
+        problems.append(Misplaced(at, f"{value.word} is not JSON: send null or a text"))
+    elif kind is _Twice:
+        for key in value.keys[:PROBLEMS_MAX]:
+            shown = "" if _unstorable(key) else f"/{escaped(key)}"
+            problems.append(Misplaced(at + shown, "this key stands twice in its object"))
+
+
+def _unstorable(text: str) -> bool:
+    if text.isascii():
+        return "\x00" in text
+    return "\x00" in text or any("\ud800" <= c <= "\udfff" for c in text)

@@ -1,0 +1,198 @@
+"""Why an instance is not moving: one sentence for a person, that also says what would move it.
+
+It decides which of the facts matters most. Where they come from is not its business (`app/why.py`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.engine.calendar import moment_text
+
+SHOWN = 3  # of what it waits for; the rest is counted
+AHEAD_MAX = 1000
+
+
+class Person(msgspec.Struct, frozen=True):
+    """A HUMAN task that is open."""
+
+    title: str
+    since: int
+    assignee: str | None = None
+    groups: list[str] = []
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """An effect on the desk."""
+
+    step: str
+    since: int
+
+
+class Child(msgspec.Struct, frozen=True):
+    step: str
+    id: str
+    status: str
+
+
+class Signal(msgspec.Struct, frozen=True):
+    name: str
+    until: int | None
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """A next attempt that waits for its time."""
+
+    of: str  # what is tried: step 'x', task 'y'
+    number: int
+    number_max: int  # 0: not on record
+    at: int
+    error: str = ""
+
+
+class Timer(msgspec.Struct, frozen=True):
+    name: str
+    due: int
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is known about why an instance stands where it stands."""
+
+    status: str
+    now: int
+    error: str = ""
+    waiting_on: str = ""
+    state: str = ""  # of a chart: where it stands
+    run_at: int | None = None
+    queue: str = "default"
+    quarantined_at: int | None = None
+    held_by: str | None = None
+    held_at: int | None = None
+    holder_gone: bool = False
+    paused: str | None = None
+    incident: str | None = None
+    contradiction: str | None = None
+    people: list[Person] = []
+    unknown: list[Unknown] = []
+    children: list[Child] = []
+    signals: list[Signal] = []
+    attempts: list[Attempt] = []
+    timers: list[Timer] = []
+    workers: int = 1  # that are alive
+    missing: list[str] | None = None  # what no living worker has; None: some worker has everything
+    ahead: int = 0  # that fell due before it, of those it stands in line with
+
+
+def why(facts: Facts) -> str:
+    """The one sentence."""
+    if facts.status == "completed":
+        return "It has completed: nothing moves it any more."
+    if facts.status in ("failed", "cancelled"):
+        words = "failed" if facts.status == "failed" else "was cancelled"
+        return f"It {words} ({_plain(facts.error) or 'no error is on record'}): retry or fork it to go on from there."
+    if facts.quarantined_at is not None:
+        return (
+            f"The database has been in quarantine since {moment_text(facts.quarantined_at)}, so no worker claims "
+            "anything: somebody must look at it and lift the quarantine."
+        )
+    return _capital(_held(facts) or _stopped(facts) or _due(facts) or _waits(facts))
+
+
+def _held(facts: Facts) -> str | None:
+    if facts.held_by is None:
+        return None
+    since = "" if facts.held_at is None else f" since {moment_text(facts.held_at)}"
+    if facts.holder_gone:
+        return f"worker {facts.held_by} has held it{since} and is gone: the next living worker takes it over."
+    return f"worker {facts.held_by} has held it{since} and is at work on it: it moves with the next result."
+
+
+def _stopped(facts: Facts) -> str | None:
+    """A person had it stand still, or has to mend something first."""
+    if facts.paused is not None:
+        return f"it is {_plain(facts.paused)}."
+    if facts.incident is not None:
+        return (
+            f"a step of its chart was refused ({_plain(facts.incident)}): mend the chart or the data and resume it, or "
+            "resume it and drop the event."
+        )
+    if facts.contradiction is not None:
+        return f"{_plain(facts.contradiction)}: mend the code, deploy it and resume it."
+    return None
+
+
+def _due(facts: Facts) -> str | None:
+    """It could move now, or will begin later, and nobody has claimed it yet."""
+    if facts.run_at is None:
+        return None
+    if facts.run_at > facts.now:
+        if facts.status == "pending":
+            return f"it is to start at {moment_text(facts.run_at)}: the time moves it."
+        return None
+    since = f"it has been due since {moment_text(facts.run_at)}"
+    if facts.workers == 0:
+        return f"{since}, and no worker is alive: start one for queue {facts.queue!r}."
+    if facts.missing is not None:
+        return f"{since}, and no living worker has {_listed(facts.missing)}: start a worker that has."
+    if facts.ahead:
+        count = f"more than {AHEAD_MAX:,}" if facts.ahead > AHEAD_MAX else f"{facts.ahead:,}"
+        return (
+            f"{since}, and queue {facts.queue!r} has {count} before it: its turn will come, sooner with more workers."
+        )
+    return f"{since}, and is the next in queue {facts.queue!r}: a worker of that queue claims it at its next look."
+
+
+def _waits(facts: Facts) -> str:
+    parts = [
+        *(_unknown(one) for one in facts.unknown), *(_person(one) for one in facts.people),
+        *(f"child {one.step!r} ({one.id}, {one.status}) to end" for one in facts.children),
+        *(_signal(one) for one in facts.signals),
+        *(_attempt(one) for one in sorted(facts.attempts, key=lambda one: one.at)),
+        *(f"the timer {one.name!r} at {moment_text(one.due)}" for one in sorted(facts.timers, key=lambda t: t.due)),
+    ]  # fmt: skip
+    if not parts and facts.state:
+        parts = [f"an event that moves it on from {facts.state!r}"]
+    if not parts:
+        parts = [_plain(facts.waiting_on) or "its next turn"]
+    shown = "; and for ".join(parts[:SHOWN])
+    more = f"; and for {len(parts) - SHOWN} more" if len(parts) > SHOWN else ""
+    undoing = "it is being undone and waits" if facts.status == "compensating" else "it waits"
+    return f"{undoing} for {shown}{more}."
+
+
+def _unknown(one: Unknown) -> str:
+    return (
+        f"a person to say at the effect desk what became of effect {one.step!r}, unknown since {moment_text(one.since)}"
+    )
+
+
+def _person(one: Person) -> str:
+    task = f"task {one.title!r}, open since {moment_text(one.since)}"
+    if one.assignee is not None:
+        return f"{one.assignee} to finish the {task}"
+    whose = f"somebody of {' or '.join(one.groups)}" if one.groups else "somebody"
+    return f"{whose} to take the {task}"
+
+
+def _signal(one: Signal) -> str:
+    until = "" if one.until is None else f", at the latest until {moment_text(one.until)}"
+    return f"the signal {one.name!r}{until}"
+
+
+def _attempt(one: Attempt) -> str:
+    number_max = f" of {one.number_max}" if one.number_max else ""
+    after = f", after {_plain(one.error)}" if one.error else ""
+    return f"attempt {one.number}{number_max} of {one.of} at {moment_text(one.at)}{after} (a retry begins it at once)"
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _plain(text: str) -> str:
+    """On one line, of a length that fits into a sentence, without a full stop of its own."""
+    return " ".join(text.split())[:500].rstrip(" .")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
