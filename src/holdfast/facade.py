@@ -11,7 +11,8 @@ from typing import Any, Self, TypeVar
 import apsw
 from uuid_utils import uuid7
 
-from holdfast.app import definitions, effects, instances, tasks, tenants
+from holdfast import logs, tracing
+from holdfast.app import bulk, control, definitions, effects, instances, tasks, tenants
 from holdfast.app.dead_letters import DeadLetterView, list_dead_letters
 from holdfast.app.definitions import DefinitionView, MigrationView
 from holdfast.app.effects import EffectView
@@ -21,6 +22,7 @@ from holdfast.app.registry import Definition, Registry, TaskHandler
 from holdfast.app.service import Service
 from holdfast.app.tasks import TaskView
 from holdfast.app.verify import Verdict, verify
+from holdfast.app.why import why
 from holdfast.app.workers import WorkerView, list_workers
 from holdfast.engine import codec, ids
 from holdfast.engine.builder import Workflow
@@ -30,7 +32,9 @@ from holdfast.engine.retry import storable
 from holdfast.engine.signatures import signature_of
 from holdfast.engine.steps import Mode
 from holdfast.engine.tenants import TenantPolicy
+from holdfast.metrics import Metrics
 from holdfast.outside import Outside, handlers
+from holdfast.store.doors import DoorStore
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.sqlite import SqliteStore, connect
 from holdfast.sync import Sync
@@ -39,6 +43,7 @@ from holdfast.worker.worker import Worker
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_URL = "sqlite:///.holdfast/holdfast.db"
+POSTGRES_URLS = ("postgresql://", "postgres://")
 
 
 class Handle:
@@ -109,13 +114,44 @@ class Handle:
         )  # fmt: skip
 
     async def resume(self, reason: str = "", *, actor: str = "", drop_event: bool = False) -> None:
-        """Have a parked instance looked at again, after what stopped it was mended.
+        """Lift a pause; or have a parked instance looked at again, after what stopped it was mended.
 
         `drop_event`: of a chart, put the event aside that it could not work off."""
         raw = codec.encode({"reason": reason, "actor": actor} | ({"drop_event": True} if drop_event else {}))
         await instances.send(
             self._service, self.tenant_id, self._raw, "resume", "", raw, _event_id(None), "be resumed"
         )  # fmt: skip
+
+    async def pause(self, reason: str = "", *, actor: str = "") -> None:
+        """Have it stand still: what is under way is settled, nothing new begins, and what arrives is kept in line until
+        `resume`. A cancel ends it all the same."""
+        await control.pause(self._service, self.tenant_id, self._raw, reason=reason, actor=actor)
+
+    async def retry(self, reason: str = "", *, actor: str = "") -> Handle:
+        """Have it try again now: what waits for its next attempt begins it at once, a parked one is looked at again.
+
+        One that failed or was cancelled is forked from the step that failed; the handle is the new instance's. Asked
+        again, it is the same one."""
+        raw = await control.retry(self._service, self.tenant_id, self._raw, reason=reason, actor=actor)
+        return Handle(self._service, self.tenant_id, raw)
+
+    async def fork(
+        self, step: str | None = None, *, reason: str = "", actor: str = "", business_key: str | None = None,
+        id: str | None = None,
+    ) -> Handle:  # fmt: skip
+        """Start a new instance that goes on from before `step` of this one, which has ended: what was done before
+        answers from the copied history, the rest runs afresh. Default: the step that failed, else where it ended.
+
+        `id`: names the fork; the same one again gives the same instance. Of code workflows only."""
+        raw = await control.fork(
+            self._service, self.tenant_id, self._raw, step, reason=reason, actor=actor, business_key=business_key,
+            name=id,
+        )  # fmt: skip
+        return Handle(self._service, self.tenant_id, raw)
+
+    async def why(self) -> str:
+        """One sentence for a person: why it is not moving, and what would move it."""
+        return await why(self._service, self.tenant_id, self._raw)
 
 
 def _event_id(given: str | None) -> str:
@@ -143,13 +179,14 @@ class Tenant:
 
         `connection=`: start inside the caller's own transaction; the instance exists only if that commits."""
         service = self._holdfast.service
-        definition = await self._definition(workflow, version)
+        definition = await definitions.resolve(service, self.id, workflow, version)
         raw = definition.encode_input(input, service.payload_limit)
         if start_at is not None and start_at.tzinfo is None:
             raise BadInput("start_at must carry a time zone: without one nobody can say which moment is meant")
         born = instances.new_instance(
             definition, raw, tenant_id=self.id, now=service.store.now(), business_key=business_key,
-            run_at=None if start_at is None else round(start_at.timestamp() * 1_000_000), trace_id=trace_id,
+            run_at=None if start_at is None else round(start_at.timestamp() * 1_000_000),
+            trace_id=trace_id if trace_id is not None else tracing.current_traceparent(),
         )  # fmt: skip
         await service.check_backlog(definition.queue, 1)
         if connection is not None:
@@ -163,12 +200,12 @@ class Tenant:
     ) -> list[Handle]:  # fmt: skip
         """Start many at once; they share commits."""
         service = self._holdfast.service
-        definition = await self._definition(workflow, version)
+        definition = await definitions.resolve(service, self.id, workflow, version)
         given = list(inputs)
         keys = [None] * len(given) if business_keys is None else list(business_keys)
         if len(keys) != len(given):
             raise BadInput(f"{len(given)} inputs but {len(keys)} business keys: expected one key per input")
-        now = service.store.now()
+        now, trace_id = service.store.now(), tracing.current_traceparent()
         born = [
             instances.new_instance(
                 definition,
@@ -177,22 +214,12 @@ class Tenant:
                 now=now,
                 business_key=key,
                 run_at=None,
-                trace_id=None,
+                trace_id=trace_id,
             )
             for one, key in zip(given, keys, strict=True)
         ]
         await service.check_backlog(definition.queue, len(born))
         return [Handle(service, self.id, raw) for raw in await instances.start(service, born)]
-
-    async def _definition(self, key: str, version: int | None) -> Definition:
-        """Code registered here, or a published chart: the newest active version unless one is named."""
-        service = self._holdfast.service
-        if service.registry.has(key):
-            return service.registry.find(key, version)
-        found = await (
-            service.charts.newest(self.id, key) if version is None else service.charts.startable(self.id, key, version)
-        )
-        return found if found is not None else service.registry.find(key, version)
 
     async def send(
         self, instance: str, event: str, payload: Any = None, *, id: str | None = None, strict: bool = False,
@@ -286,7 +313,8 @@ class Definitions:
     async def publish(self, spec: Any, *, key: str | None = None, actor: str = "holdfast") -> DefinitionView:
         """Publish a chart (a dict or JSON text) as the next version of its key. The same content again is no new
         version: the one that has it is returned."""
-        return await definitions.publish(self._holdfast.service, self._tenant_id, spec, key=key, actor=actor)
+        done = await definitions.publish(self._holdfast.service, self._tenant_id, spec, key=key, actor=actor)
+        return done.view
 
     async def list(self, *, key: str | None = None, limit: int = 100) -> list[DefinitionView]:
         return await definitions.list_definitions(self._holdfast.service, self._tenant_id, key=key, limit=limit)
@@ -344,7 +372,8 @@ class WorkerScope:
         self.worker = Worker(
             service.store, service.registry, liveness_for(service.store, self._lease),
             payload_limit=service.payload_limit, on_ended=service.waiters.ended, on_committed=service.stirred,
-            charts=service.charts, handlers=self._holdfast.built_in_handlers(), **self._options,
+            charts=service.charts, handlers=self._holdfast.built_in_handlers(), watch=self._holdfast.metrics,
+            tracing=tracing.tracing_by(self._holdfast.tracer_provider), **self._options,
         )  # fmt: skip
         await self.worker.start()
         service.workers.append(self.worker)
@@ -376,7 +405,10 @@ class Holdfast:
         self.payload_limit = payload_limit
         self.backlog_limit = backlog_limit
         self.outside = outside or Outside()
+        self.metrics = Metrics()
+        self.tracer_provider: Any = None  # OpenTelemetry's, for the workers; None: the process's own, if one is set
         self._service: Service | None = None
+        bulk.register(self.registry, lambda: self.service)
         self._default = Tenant(self, "default")
         self.sync = Sync(self)
 
@@ -426,9 +458,10 @@ class Holdfast:
         return make_store(self.url)
 
     async def open(self, *, migrate: bool = True) -> None:
+        logs.as_library()
         store = self._make_store()
         await store.open(migrate=migrate)
-        self._service = Service(store, self.registry, self.payload_limit, self.backlog_limit)
+        self._service = Service(store, self.registry, self.payload_limit, self.backlog_limit, self.metrics)
         self._service.committer.start()
         store.on_hint(self._service)
 
@@ -537,6 +570,27 @@ class Holdfast:
 def make_store(url: str) -> SqliteStore | PostgresStore:
     if url.startswith("sqlite:///"):
         return SqliteStore(url)
-    if url.startswith(("postgresql://", "postgres://")):
-        return PostgresStore(url)
+    if url.startswith(POSTGRES_URLS):
+        return PostgresStore(url, **_postgres_switches())
     raise BadInput(f"database URL {url!r}: expected sqlite:///path/to/file.db or postgresql://user@host/database")
+
+
+def make_doors(url: str) -> SqliteStore | DoorStore:
+    """The store of a server: on PostgreSQL it keeps every statement to its tenant, whatever the statement says."""
+    if url.startswith(POSTGRES_URLS):
+        return DoorStore(url, **_postgres_switches())
+    store = make_store(url)
+    assert isinstance(store, SqliteStore)
+    return store
+
+
+def _postgres_switches() -> dict[str, bool]:
+    """For a database that has no NOTIFY or no advisory locks, or hides them behind a pooler."""
+    found = {}
+    for name in ("hints", "session_locks"):
+        variable = f"HOLDFAST_POSTGRES_{name.upper()}"
+        word = os.environ.get(variable, "on")
+        if word not in ("on", "off"):
+            raise BadInput(f"{variable} is {word!r}: expected on or off")
+        found[name] = word == "on"
+    return found

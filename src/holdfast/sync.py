@@ -59,6 +59,18 @@ class SyncHandle:
     def resume(self, reason: str = "", **options: Any) -> None:
         self._sync.run(self._handle.resume(reason, **options))
 
+    def pause(self, reason: str = "", *, actor: str = "") -> None:
+        self._sync.run(self._handle.pause(reason, actor=actor))
+
+    def retry(self, reason: str = "", *, actor: str = "") -> SyncHandle:
+        return SyncHandle(self._sync, self._sync.run(self._handle.retry(reason, actor=actor)))
+
+    def fork(self, step: str | None = None, **options: Any) -> SyncHandle:
+        return SyncHandle(self._sync, self._sync.run(self._handle.fork(step, **options)))
+
+    def why(self) -> str:
+        return self._sync.run(self._handle.why())
+
 
 class SyncTenant:
     def __init__(self, sync: Sync, tenant: Tenant) -> None:

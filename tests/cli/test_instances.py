@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from holdfast import EventNotTakenYet, Handle, MigrationView, StoreUnavailable
+from holdfast import Context, EventNotTakenYet, Handle, MigrationView, StoreUnavailable
+from holdfast.testing import Harness, ManualClock
 from tests.cli.support import NO_INSTANCE, Desk
 
 
@@ -265,3 +268,63 @@ def test_what_was_moved_is_told_even_if_the_database_goes_away(desk: Desk, monke
     result = desk.run("instances", "migrate", first, second, "--to", "2")
     assert (result.exit_code, first in result.stdout, second in result.stdout) == (5, True, False)
     assert "Error: the database went away" in result.stderr
+
+
+# -- pause, retry, fork, why
+
+
+def failing(desk: Desk) -> str:
+    """A code workflow that failed. The commands need no app: only the worker does."""
+
+    async def whole() -> str:
+        async with Harness(url=desk.url, clock=ManualClock(datetime.now(UTC))) as test:
+
+            @test.workflow("order")
+            async def order(ctx: Context, given: Any) -> Any:
+                await ctx.step("pack", lambda: "packed")
+                await ctx.step("ship", lambda: 1 / 0, max_attempts=1)
+
+            handle = await test.start("order", 7)
+            await test.run_until_idle()
+            return handle.id
+
+    return asyncio.run(whole())
+
+
+def test_a_paused_instance_says_so_and_goes_on_when_it_is_resumed(desk: Desk) -> None:
+    [instance] = moving(desk, FIRST)
+    paused = desk.ok("instances", "pause", instance, "--reason", "audit", "--actor", "ann")
+    assert f"{instance} was asked to stand still" in paused.stderr
+    desk.work()
+    assert desk.json("instances", "show", instance)["waiting_on"] == "paused by ann: audit; resume it to go on"
+    assert desk.ok("instances", "why", instance).stdout == "It is paused by ann: audit; resume it to go on.\n"
+    assert desk.json("instances", "why", instance)["why"].startswith("It is paused by ann")
+    desk.refused(1, "is paused by ann: audit", "instances", "send", instance, "go", "--strict", "--timeout", "60")
+    desk.ok("resume", instance, "--actor", "ann")
+    desk.work()
+    assert desk.json("instances", "show", instance)["status"] == "completed"
+    desk.refused(4, "cannot be paused any more", "instances", "pause", instance)
+    desk.refused(3, "no instance", "instances", "pause", NO_INSTANCE)
+    desk.refused(3, "no instance", "instances", "why", NO_INSTANCE)
+
+
+def test_a_living_instance_is_asked_to_try_again(desk: Desk) -> None:
+    [instance] = moving(desk, FIRST)
+    said = desk.ok("instances", "retry", instance, "--reason", "now", "--actor", "ann")
+    assert said.stdout == "" and "was asked to try again at once" in said.stderr
+    desk.work()
+    assert "INSTANCE_RETRIED" in [entry["type"] for entry in desk.json("instances", "history", instance)]
+
+
+def test_a_failed_instance_goes_on_as_a_new_one(desk: Desk) -> None:
+    original = failing(desk)
+    again = desk.ok("instances", "retry", original, "--actor", "ann").stdout.strip()
+    assert again.startswith("ins_") and again != original
+    fork = desk.json("instances", "fork", original, "pack", "--id", "req-1", "--actor", "ann", "--yes")["id"]
+    named = desk.ok("instances", "fork", original, "pack", "--id", "req-1", "--business-key", "o-7").stdout.strip()
+    assert named == fork and fork != again
+    shown = desk.json("instances", "show", fork)
+    assert (shown["workflow"], shown["input"], shown["status"]) == ("order", 7, "pending")
+    refused = desk.run("instances", "fork", original, "nowhere", "--yes")
+    assert refused.exit_code != 0 and "name one of 'pack', 'ship'" in refused.stderr
+    assert "no worker is alive" in desk.ok("instances", "why", fork).stdout

@@ -11,6 +11,8 @@ from holdfast.engine import codec, ids
 if TYPE_CHECKING:
     from holdfast.app.service import Service
 
+LAST = ((1 << 62), b"\xff" * 16)
+
 
 class DeadLetterView(msgspec.Struct, frozen=True, kw_only=True):
     """Work that was given up: what it was, why, and whether anybody has dealt with it."""
@@ -27,7 +29,15 @@ class DeadLetterView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_dead_letters(service: Service, tenant_id: str, limit: int) -> list[DeadLetterView]:
-    rows = await service.store.fetch("list_dead_letters", tenant_id=tenant_id, limit=limit)
+    return await page(service, tenant_id, before=None, limit=limit)
+
+
+async def page(
+    service: Service, tenant_id: str, *, before: tuple[int, bytes] | None, limit: int
+) -> list[DeadLetterView]:
+    """Newest first, from before this moment and id."""
+    at, id_ = before or LAST
+    rows = await service.store.fetch("list_dead_letters", tenant_id=tenant_id, before_at=at, before=id_, limit=limit)
     return [
         DeadLetterView(
             id=ids.shown("dlt", id_),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from uuid_utils import uuid7
 
+from holdfast.app import audit
+from holdfast.app.audit import By
 from holdfast.app.instances import send, taken_by
 from holdfast.app.registry import Definition, no_function
 from holdfast.engine import codec, ids
@@ -18,7 +20,14 @@ from holdfast.engine.charts.document import BadChart, Problem
 from holdfast.engine.charts.migration import plan_migration
 from holdfast.engine.charts.nodes import Chart
 from holdfast.engine.charts.snapshots import snapshot_from
-from holdfast.engine.errors import BadInput, DefinitionNotActive, DefinitionNotFound, HoldfastError, InstanceNotFound
+from holdfast.engine.errors import (
+    BadInput,
+    DefinitionNotActive,
+    DefinitionNotFound,
+    HoldfastError,
+    InstanceNotFound,
+    VersionMoved,
+)
 from holdfast.engine.retry import storable
 
 if TYPE_CHECKING:
@@ -47,8 +56,16 @@ class DefinitionView(msgspec.Struct, frozen=True, kw_only=True):
     created_by: str
     changed_at: int
     changed_by: str
+    revision: int = 0
+    """Counts the changes of its status."""
     spec: Any = None
     """The document; filled when one definition is read, not in lists."""
+
+
+class Archived(BadInput):
+    """An archived definition stays archived."""
+
+    code = "definition_archived"
 
 
 class Charts:
@@ -114,7 +131,7 @@ class Charts:
             rows = await self._store.fetch("read_definition", tenant_id=tenant_id, key=key, version=version)
             if not rows:
                 raise DefinitionNotFound(key, version)
-            found = self._loaded[place] = _definition(key, version, chart_from(rows[0][11], version=version))
+            found = self._loaded[place] = _definition(key, version, chart_from(rows[0][12], version=version))
         return found
 
     async def startable(self, tenant_id: str, key: str, version: int) -> Definition:
@@ -142,8 +159,18 @@ def _definition(key: str, version: int, chart: Chart) -> Definition:
     return Definition("chart", key, version, "default", no_function, None, None, chart)
 
 
-async def publish(service: Service, tenant_id: str, spec: Any, *, key: str | None, actor: str) -> DefinitionView:
-    """A new version, or the one that already has this very content."""
+class Published(msgspec.Struct, frozen=True):
+    """A definition, and whether it was published just now."""
+
+    view: DefinitionView
+    is_new: bool
+
+
+async def publish(
+    service: Service, tenant_id: str, spec: Any, *, key: str | None, actor: str, by: By | None = None,
+    newest: int | None = None,
+) -> Published:  # fmt: skip
+    """A new version, or the one that already has this very content. `newest`: only if that is the newest so far."""
     document = doc.reread(spec)
     chart = compile_chart(document)
     key = check_key(chart.id if key is None else key)
@@ -154,20 +181,25 @@ async def publish(service: Service, tenant_id: str, spec: Any, *, key: str | Non
     text = doc.written(document)
     handlers = sorted(chart.handlers() | {CHILD + child for _, child in chart.workflows})
     for _ in range(PUBLISH_TRIES):
+        [(found,)] = await service.store.fetch("newest_version", tenant_id=tenant_id, key=key)
+        if newest is not None and newest != found:
+            raise VersionMoved(f"{key!r}", str(newest), str(found))
         rows = await service.store.fetch("find_definition_content", tenant_id=tenant_id, key=key, hash=chart.hash)
         if rows:
-            return await read(service, tenant_id, key, rows[0][0])
-        [(newest,)] = await service.store.fetch("newest_version", tenant_id=tenant_id, key=key)
-        version = newest + 1
-        written = await service.store.write(
-            "publish_definition", tenant_id=tenant_id, key=key, version=version,
-            id=ids.derived("definition", tenant_id, key, str(version)), kind="chart", hash=chart.hash, spec=text,
-            handlers=codec.encode(handlers).decode(), now=service.store.now(), actor=actor,
-        )  # fmt: skip
-        if written:
+            return Published(await read(service, tenant_id, key, rows[0][0]), False)
+        version, now = found + 1, service.store.now()
+        id_ = ids.derived("definition", tenant_id, key, str(version))
+        values = {
+            "tenant_id": tenant_id, "key": key, "version": version, "id": id_, "kind": "chart", "hash": chart.hash,
+            "spec": text, "handlers": codec.encode(handlers).decode(), "now": now, "actor": actor,
+        }  # fmt: skip
+        entity = ("definition", ids.shown("def", id_))
+        summary = {"key": key, "version": version, "hash": chart.hash}
+        note = audit.entry(tenant_id, now, by or By(actor), "definition.published", entity, summary)
+        if await service.change(tenant_id, [("publish_definition", values), note]):
             view = await read(service, tenant_id, key, version)
             service.charts.changed(tenant_id, view)
-            return view
+            return Published(view, True)
         # Somebody else published a version of this key at the same moment: look again.
     raise HoldfastError(f"{key!r} could not be published: others publish versions of it all the time; try again")
 
@@ -188,28 +220,68 @@ async def read(service: Service, tenant_id: str, key: str, version: int | None =
     return _view(rows[0])
 
 
+async def resolve(service: Service, tenant_id: str, key: str, version: int | None) -> Definition:
+    """By what a new instance starts: code registered here, or a published chart; the newest active version unless one
+    is named."""
+    if service.registry.has(key):
+        return service.registry.find(key, version)
+    found = await (
+        service.charts.newest(tenant_id, key) if version is None else service.charts.startable(tenant_id, key, version)
+    )
+    return found if found is not None else service.registry.find(key, version)
+
+
+async def read_by_id(service: Service, tenant_id: str, id_: bytes) -> DefinitionView:
+    rows = await service.store.fetch("read_definition_by_id", tenant_id=tenant_id, id=id_)
+    if not rows:
+        raise DefinitionNotFound(ids.shown("def", id_))
+    return _view(rows[0])
+
+
 async def list_definitions(service: Service, tenant_id: str, *, key: str | None, limit: int) -> list[DefinitionView]:
     if not 1 <= limit <= 1000:
         raise BadInput(f"limit is {limit}: expected 1 to 1,000")
-    if key is None:
-        rows = await service.store.fetch("list_definitions", tenant_id=tenant_id, limit=limit)
-    else:
-        rows = await service.store.fetch("list_definitions_of_key", tenant_id=tenant_id, key=key, limit=limit)
+    return await page(service, tenant_id, key=key, limit=limit)
+
+
+async def page(
+    service: Service, tenant_id: str, *, key: str | None = None, status: str | None = None,
+    after: tuple[str, int] | None = None, limit: int,
+) -> list[DefinitionView]:  # fmt: skip
+    """By key, the newest version first; `after`: behind this key and version."""
+    at = ("", 1 << 30) if after is None else after
+    rows = await service.store.fetch(
+        "list_definitions" if key is None else "list_definitions_of_key", tenant_id=tenant_id, key=key, status=status,
+        after_key=at[0], after_version=at[1], limit=limit,
+    )  # fmt: skip
     return [_view(row) for row in rows]
 
 
 async def set_status(
-    service: Service, tenant_id: str, key: str, version: int, status: str, *, actor: str
-) -> DefinitionView:
-    """Active: new instances may start. Inactive or archived: those that run go on, no new ones start."""
+    service: Service, tenant_id: str, key: str, version: int, status: str, *, actor: str, by: By | None = None,
+    revision: int | None = None,
+) -> DefinitionView:  # fmt: skip
+    """Active: new instances may start. Inactive or archived: those that run go on, no new ones start.
+
+    `revision`: only if that is still the one that counts."""
     if status not in STATUSES:
         raise BadInput(f"status is {status!r}: expected one of {', '.join(STATUSES)}")
-    if (await read(service, tenant_id, key, version)).status == "archived" and status != "archived":
-        raise BadInput(f"version {version} of {key!r} is archived, which is for good: publish a new version")
-    await service.store.write(
-        "set_definition_status", tenant_id=tenant_id, key=key, version=version, status=status, actor=actor,
-        now=service.store.now(),
-    )  # fmt: skip
+    there = await read(service, tenant_id, key, version)
+    if revision is not None and there.revision != revision:
+        raise VersionMoved(f"version {version} of {key!r}", str(revision), str(there.revision))
+    if there.status == "archived" and status != "archived":
+        raise Archived(f"version {version} of {key!r} is archived, which is for good: publish a new version")
+    if there.status != status:
+        now = service.store.now()
+        values = {
+            "tenant_id": tenant_id, "key": key, "version": version, "status": status, "actor": actor, "now": now,
+            "revision": there.revision,
+        }  # fmt: skip
+        summary = {"key": key, "version": version, "before": there.status, "after": status}
+        note = audit.entry(tenant_id, now, by or By(actor), "definition.status", ("definition", there.id), summary)
+        if not await service.change(tenant_id, [("set_definition_status", values), note]):
+            found = await read(service, tenant_id, key, version)
+            raise VersionMoved(f"version {version} of {key!r}", str(there.revision), str(found.revision))
     view = await read(service, tenant_id, key, version)
     service.charts.changed(tenant_id, view)
     return view
@@ -219,7 +291,7 @@ def _view(row: Any) -> DefinitionView:
     return DefinitionView(
         id=ids.shown("def", row[0]), key=row[1], version=row[2], kind=row[3], status=row[4], hash=row[5],
         handlers=codec.decode(row[6].encode()), created_at=row[7], created_by=row[8], changed_at=row[9],
-        changed_by=row[10], spec=doc.read(row[11]) if len(row) > 11 else None,
+        changed_by=row[10], revision=row[11], spec=doc.read(row[12]) if len(row) > 12 else None,
     )  # fmt: skip
 
 
@@ -271,18 +343,20 @@ async def try_migration(
 
 async def migrate(
     service: Service, tenant_id: str, id_: bytes, version: int, states: dict[str, str], options: dict[str, Any], *,
-    actor: str, reason: str, timeout: float,
+    actor: str, reason: str, timeout: float, name: str | None = None, moved: int | None = None,
 ) -> MigrationView:  # fmt: skip
-    """Ask one instance to move; its own worker does it, in one turn. Refused, it stays as it is."""
+    """Ask one instance to move; its own worker does it, in one turn. Refused, it stays as it is.
+
+    The same `name` twice is one move. `moved`: only if nothing has happened to it since it was read."""
     tried = await try_migration(service, tenant_id, id_, version, states, options)
     if tried.outcome == "refused":
         return tried
     words = {"version": version, "states": states, "actor": actor, "reason": reason} | {
         name: list(value) if not isinstance(value, dict) else value for name, value in options.items()
     }
-    event_id = f"migrate:{uuid7().hex}"
+    event_id = f"migrate:{name or uuid7().hex}"
     payload = codec.encode(words, "the migration", service.payload_limit)
-    await send(service, tenant_id, id_, "migrate", "", payload, event_id, "be migrated")
+    await send(service, tenant_id, id_, "migrate", "", payload, event_id, "be migrated", moved=moved)
     row = await taken_by(service, tenant_id, id_, "migrate", event_id, timeout)
     said = codec.decode(row[5])
     if row[1] == h.INSTANCE_MIGRATED:

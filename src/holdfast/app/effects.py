@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 RESOLUTIONS = ("happened", "did_not_happen", "abort")
 PAGE_MAX = 100_000
+LAST = ((1 << 62), b"\xff" * 16)
 STATES = ("started", "succeeded", "failed", "outcome_unknown", "resolved")
 
 
@@ -74,20 +75,28 @@ def _view(tenant_id: str, row: Sequence[Any], seen: list[Observation]) -> Effect
 
 
 async def list_effects(
-    service: Service, tenant_id: str, *, state: str | None, instance: str | None, limit: int
-) -> list[EffectView]:
+    service: Service, tenant_id: str, *, state: str | None, instance: str | None, limit: int,
+    before: tuple[int, bytes] | None = None,
+) -> list[EffectView]:  # fmt: skip
+    """Those whose outcome nobody knows: the oldest first, unless a page `before` is asked for. Others: newest first."""
     if state is not None and state not in STATES:
         raise BadInput(f"state is {state!r}: expected one of {', '.join(STATES)}")
     if instance is not None:
         raw = ids.parse("ins", instance)
         rows = await service.store.fetch("effects_of_instance", tenant_id=tenant_id, instance_id=raw, limit=PAGE_MAX)
         rows = [row for row in rows if state in (None, row[4])][:limit]
-    elif state == "outcome_unknown":
+    elif state == "outcome_unknown" and before is None:
         rows = await service.store.fetch("unknown_effects", tenant_id=tenant_id, limit=limit)
-    elif state is not None:
-        rows = await service.store.fetch("list_effects_of_state", tenant_id=tenant_id, state=state, limit=limit)
     else:
-        rows = await service.store.fetch("list_effects", tenant_id=tenant_id, limit=limit)
+        at, edge = before or LAST
+        rows = await service.store.fetch(
+            "list_effects",
+            tenant_id=tenant_id,
+            states=state or " ".join(STATES),
+            before_at=at,
+            before=edge,
+            limit=limit,
+        )
     return [_view(tenant_id, row, []) for row in rows]
 
 

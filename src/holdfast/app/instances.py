@@ -11,6 +11,7 @@ from uuid_utils import uuid7
 
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
+from holdfast.engine.differences import differences
 from holdfast.engine.errors import (
     BadInput,
     BusinessKeyTaken,
@@ -21,7 +22,9 @@ from holdfast.engine.errors import (
     InstanceFailed,
     InstanceNotFound,
     ResultNotReady,
+    VersionMoved,
 )
+from holdfast.engine.journal import is_paused
 from holdfast.engine.retry import storable
 from holdfast.engine.turns import NewEvent, NewInstance, Outcome, Turn
 
@@ -65,6 +68,7 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
     moved: int = 0
     """Counts every entry of its history and every event delivered to it; filled by `status()`, not by lists."""
     trace_id: str | None = None
+    created_by: str | None = None
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +85,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 def new_instance(
     definition: Definition, raw: bytes, *, tenant_id: str, now: int, business_key: str | None, run_at: int | None,
-    trace_id: str | None,
+    trace_id: str | None, id_: bytes | None = None, created_by: str | None = None,
 ) -> NewInstance:  # fmt: skip
     for what, word in (("business_key", business_key), ("trace_id", trace_id)):
         if word is not None and (not isinstance(word, str) or not 1 <= len(word) <= 500 or storable(word) != word):
@@ -89,40 +93,49 @@ def new_instance(
                 f"{what} is {word!r}: expected a text of 1 to 500 characters, none of them NUL or half a pair"
             )
     return NewInstance(
-        ids.check_tenant(tenant_id), uuid7().bytes, definition.kind, definition.key, definition.version, business_key,
-        definition.queue, 0, now if run_at is None else run_at, raw, None, None, trace_id, now,
+        ids.check_tenant(tenant_id), id_ or uuid7().bytes, definition.kind, definition.key, definition.version,
+        business_key, definition.queue, 0, now if run_at is None else run_at, raw, None, None, trace_id, now,
+        created_by=created_by,
     )  # fmt: skip
 
 
 async def start(service: Service, born: Sequence[NewInstance]) -> list[bytes]:
     """The id of each started instance, or of the one that already has its business key and input."""
     outcomes = await service.start(born)
-    return [
-        await existing(service, one) if outcome is Outcome.MOVED else one.id
-        for one, outcome in zip(born, outcomes, strict=True)
-    ]
+    return [await found(service, one, outcome) for one, outcome in zip(born, outcomes, strict=True)]
+
+
+async def found(service: Service, born: NewInstance, outcome: Outcome) -> bytes:
+    """The id of what was started, or of the one that was there before."""
+    return await existing(service, born) if outcome is Outcome.MOVED else born.id
 
 
 async def existing(service: Service, born: NewInstance) -> bytes:
     # A separate statement: the one that lost against the other transaction cannot see its row.
+    if await service.store.fetch("read_ending", tenant_id=born.tenant_id, id=born.id):
+        return born.id  # started before, by the same request
     rows = await service.store.fetch(
         "find_business_key", tenant_id=born.tenant_id, definition_key=born.definition_key,
         business_key=born.business_key,
     )  # fmt: skip
     assert rows, "a start was refused though no other instance has its key"
     [(id_, input_, _)] = rows
-    if codec.decode(input_) != codec.decode(born.input):
+    there, given = codec.decode(input_), codec.decode(born.input)
+    if there != given:
         assert born.business_key is not None
-        raise BusinessKeyTaken(born.business_key, ids.instance_word(id_))
+        raise BusinessKeyTaken(born.business_key, ids.instance_word(id_), differences(there, given))
     return bytes(id_)
 
 
 async def send(
-    service: Service, tenant_id: str, id_: bytes, kind: str, name: str, payload: bytes, event_id: str, asked: str
-) -> bool:
-    """Commit a fact for an instance and wake it. False if this very event was there already."""
-    event = NewEvent(tenant_id, id_, event_id, kind, name, payload, service.store.now())
-    there = await put(service, event, asked)
+    service: Service, tenant_id: str, id_: bytes, kind: str, name: str, payload: bytes, event_id: str, asked: str,
+    *, moved: int | None = None, sent_by: str | None = None,
+) -> bool:  # fmt: skip
+    """Commit a fact for an instance and wake it. False if this very event was there already.
+
+    `moved`: only if nothing has happened to it since it was read."""
+    event = NewEvent(tenant_id, id_, event_id, kind, name, payload, service.store.now(), sent_by=sent_by)
+    there = await (put(service, event, asked) if moved is None else put_unless_moved(service, event, asked, moved))
     if there is not None and (there[:2] != (kind, name) or there[2] != codec.decode(payload)):
         raise BadInput(
             f"event id {event_id!r} was already used for another {there[0]} ({there[1]!r}): ids name one event"
@@ -148,7 +161,8 @@ async def taken(service: Service, tenant_id: str, id_: bytes, name: str, event_i
 async def taken_by(
     service: Service, tenant_id: str, id_: bytes, name: str, event_id: str, timeout: float, *, signal: bool = False
 ) -> Any:
-    """The history row that took the event, as soon as there is one. A signal is not taken during an incident."""
+    """The history row that took the event, as soon as there is one. Nothing is taken during a pause, and no
+    signal during an incident."""
     loop = asyncio.get_running_loop()
     deadline, pause, ended = loop.time() + timeout, 0.002, ""
     while True:
@@ -158,10 +172,13 @@ async def taken_by(
             break
         if ended:
             raise InstanceEnded(ids.instance_word(id_), ended, f"take {name!r}")
-        [(status, *_)] = await service.store.fetch("read_ending", tenant_id=tenant_id, id=id_)
+        [(status, _, _, waiting_on, _)] = await service.store.fetch("read_ending", tenant_id=tenant_id, id=id_)
+        if is_paused(waiting_on) and not await _lifted(service, "count_unpausing_events", tenant_id, id_):
+            raise EventInLine(event_id, waiting_on, paused=True)
         stands = await snapshot(service, tenant_id, id_) if signal and status not in ENDED else None
-        if stands is not None and stands.get("incident"):
-            raise EventInLine(event_id, stands["incident"]["message"])
+        incident = stands.get("incident") if stands is not None else None
+        if incident and not await _lifted(service, "count_lifting_events", tenant_id, id_):
+            raise EventInLine(event_id, incident["message"])
         if status in ENDED:  # perhaps by this very event, since we looked: look once more
             ended = status
             continue
@@ -171,6 +188,12 @@ async def taken_by(
         pause = min(pause * 2, 0.25)
     [row] = await service.store.fetch("read_history", tenant_id=tenant_id, instance_id=id_, after=seq - 1, limit=1)
     return row
+
+
+async def _lifted(service: Service, words: str, tenant_id: str, id_: bytes) -> bool:
+    """Whether a word that ends the standstill is in line: then the event's turn comes, and its sender waits for it."""
+    [(count,)] = await service.store.fetch(words, tenant_id=tenant_id, instance_id=id_)
+    return bool(count)
 
 
 async def put(service: Service, event: NewEvent, asked: str) -> tuple[str, str, Any] | None:
@@ -184,6 +207,30 @@ async def put(service: Service, event: NewEvent, asked: str) -> tuple[str, str, 
         return kind, name, codec.decode(payload)
     view = await read(service, tenant_id, id_, steps=False)
     raise InstanceEnded(view.id, view.status, asked)
+
+
+async def put_unless_moved(service: Service, event: NewEvent, asked: str, moved: int) -> tuple[str, str, Any] | None:
+    """`put`, only if the instance stands as the caller saw it. Of several who saw the same, one gets it."""
+    tenant_id, id_ = event.tenant_id, event.instance_id
+    where = {"tenant_id": tenant_id, "instance_id": id_}
+    found = await service.store.fetch("read_event", **where, id=event.id)
+    if not found:
+        wake = {**where, "now": service.store.now(), "moved": moved}
+        row: dict[str, Any] = {
+            **where, "id": event.id, "kind": event.kind, "name": event.name, "payload": event.payload,
+            "sent_at": event.sent_at, "sent_by": event.sent_by,
+        }  # fmt: skip
+        if await service.change(tenant_id, [("wake_unless_moved", wake), ("add_event", row)]):
+            service.stirred(Turn(tenant_id, id_, events=[event]))
+            return None
+        found = await service.store.fetch("read_event", **where, id=event.id)
+    if found:
+        kind, name, payload, _, _ = found[0]
+        return kind, name, codec.decode(payload)
+    view = await read(service, tenant_id, id_, steps=False)
+    if view.status in ENDED:
+        raise InstanceEnded(view.id, view.status, asked)
+    raise VersionMoved(f"instance {view.id}", str(moved), str(view.moved))
 
 
 async def read(service: Service, tenant_id: str, id_: bytes, *, steps: bool = True) -> InstanceView:
@@ -201,14 +248,15 @@ async def read(service: Service, tenant_id: str, id_: bytes, *, steps: bool = Tr
 
 def _view(tenant_id: str, row: Sequence[Any], steps: dict[str, Any]) -> InstanceView:
     (id_, kind, key, version, business_key, status, waiting_on, queue, _, input_, result, error, compensation,
-     parent, _, _, state, created_at, started_at, completed_at, run_at, _, woken, trace_id, *head) = row  # fmt: skip
+     parent, _, _, state, created_at, started_at, completed_at, run_at, _, woken, trace_id, created_by,
+     *head) = row  # fmt: skip
     return InstanceView(
         id=ids.instance_word(id_), tenant_id=tenant_id, kind=kind, workflow=key, version=version, status=status,
         waiting_on=waiting_on, business_key=business_key, queue=queue, input=codec.decode(input_),
         result=None if result is None else codec.decode(result), error=None if error is None else codec.decode(error),
         compensation=compensation, parent_id=None if parent is None else ids.instance_word(parent),
         created_at=created_at, started_at=started_at, completed_at=completed_at, run_at=run_at, state=state,
-        steps=steps, moved=woken + head[0] if head else 0, trace_id=trace_id,
+        steps=steps, moved=woken + head[0] if head else 0, trace_id=trace_id, created_by=created_by,
     )  # fmt: skip
 
 
@@ -261,20 +309,38 @@ async def history(
     rows = await service.store.fetch(
         "read_history", tenant_id=tenant_id, instance_id=id_, after=after, limit=limit
     )  # fmt: skip
-    if not rows and not await service.store.fetch("read_instance", tenant_id=tenant_id, id=id_):
+    if not rows:
+        await exists(service, tenant_id, id_)
+    return [_entry(row) for row in rows]
+
+
+async def history_page(
+    service: Service, tenant_id: str, id_: bytes, *, after: int | None = None, before: int | None = None,
+    types: Sequence[str] = (), limit: int,
+) -> list[HistoryEntry]:  # fmt: skip
+    """A page from either end: `after` goes forward from there, else back from `before` or from the end; entries of
+    these types only, if any are named. Always in order."""
+    values = {
+        "tenant_id": tenant_id, "instance_id": id_, "limit": limit, "types": f" {' '.join(types)} " if types else None,
+        "after": after, "before": before if before is not None else 1 << 62,
+    }  # fmt: skip
+    rows = await service.store.fetch("history_forward" if after is not None else "history_back", **values)
+    if not rows:
+        await exists(service, tenant_id, id_)
+    return [_entry(row) for row in (rows if after is not None else reversed(rows))]
+
+
+async def exists(service: Service, tenant_id: str, id_: bytes) -> None:
+    if not await service.store.fetch("read_ending", tenant_id=tenant_id, id=id_):
         raise InstanceNotFound(ids.instance_word(id_), tenant_id)
-    return [
-        HistoryEntry(
-            seq=seq,
-            type=type_,
-            name=name,
-            at=at,
-            fence=fence,
-            hash=digest.hex(),
-            payload=None if payload is None else codec.decode(payload),
-        )
-        for seq, type_, name, fence, at, payload, _, digest, _ in rows
-    ]
+
+
+def _entry(row: Sequence[Any]) -> HistoryEntry:
+    seq, type_, name, fence, at, payload, _, digest, _ = row
+    return HistoryEntry(
+        seq=seq, type=type_, name=name, at=at, fence=fence, hash=digest.hex(),
+        payload=None if payload is None else codec.decode(payload),
+    )  # fmt: skip
 
 
 async def result(service: Service, tenant_id: str, id_: bytes, timeout: float | None) -> Any:

@@ -18,6 +18,8 @@ from holdfast.engine.signatures import Signature
 from holdfast.engine.steps import effect_spec
 from holdfast.engine.tasks import TYPES
 
+OURS = "holdfast."
+
 
 class Definition(msgspec.Struct, frozen=True):
     kind: str
@@ -80,6 +82,11 @@ class Registry:
         self._handlers: dict[tuple[str, str], TaskHandler] = {}
         self._definitions: dict[tuple[str, int], Definition] = {}
         self._newest: dict[str, int] = {}
+        self._own: dict[tuple[str, int], Definition] = {}
+
+    def add_own(self, definition: Definition) -> None:
+        """A workflow of Holdfast's own: workers run it, nobody starts it by its name."""
+        self._own[definition.key, definition.version] = definition
 
     def add_code(self, key: str, version: int, queue: str, function: Callable[..., Any]) -> Definition:
         try:
@@ -103,6 +110,8 @@ class Registry:
         key, version = place = (definition.key, definition.version)
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             raise BadDefinition(f"version of workflow {key!r} is {version!r}: expected a whole number from 1 on")
+        if key.startswith(OURS):
+            raise BadDefinition(f"workflow {key!r}: names that begin with {OURS!r} are Holdfast's own")
         if place in self._definitions:
             raise BadDefinition(
                 f"workflow {definition.key!r} version {definition.version} is registered twice: "
@@ -113,7 +122,8 @@ class Registry:
         return definition
 
     def find(self, key: str, version: int | None = None) -> Definition:
-        found = self._definitions.get((key, version if version is not None else self._newest.get(key, 0)))
+        place = (key, version if version is not None else self._newest.get(key, 0))
+        found = self._definitions.get(place) or self._own.get(place)
         if found is None:
             raise WorkflowNotRegistered(key, version, list(self._newest))
         return found
@@ -122,11 +132,12 @@ class Registry:
         """The workflows this process has, whatever their versions."""
         return self._newest
 
-    def places(self) -> list[tuple[str, int]]:
-        return list(self._definitions)
+    def places(self, *, own: bool = False) -> list[tuple[str, int]]:
+        """Keys and versions; `own`: Holdfast's as well."""
+        return [*self._definitions, *self._own] if own else list(self._definitions)
 
     def knows(self, key: str, version: int) -> bool:
-        return (key, version) in self._definitions
+        return (key, version) in self._definitions or (key, version) in self._own
 
     def has(self, key: str) -> bool:
         return key in self._newest

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
+from holdfast.app.api_keys import Callers
 from holdfast.app.definitions import Charts
 from holdfast.app.registry import Registry
 from holdfast.app.tenants import Policies
 from holdfast.engine.errors import Backlogged, HoldfastError
 from holdfast.engine.turns import Change, NewInstance, Outcome, Turn
-from holdfast.store.committer import Committer
+from holdfast.store.committer import Committer, Watch
 from holdfast.store.port import Store
 
 BACKLOG_SECONDS = 0.5
@@ -72,21 +73,30 @@ def _finish(future: asyncio.Future[Change | None], ending: Change | None = None)
 
 
 class Service:
-    def __init__(self, store: Store, registry: Registry, payload_limit: int, backlog_limit: int | None = None) -> None:
+    def __init__(
+        self, store: Store, registry: Registry, payload_limit: int, backlog_limit: int | None = None,
+        watch: Watch | None = None,
+    ) -> None:  # fmt: skip
         self.store = store
         self.registry = registry
         self.payload_limit = payload_limit
         self.backlog_limit = backlog_limit
         self._backlog: dict[str, tuple[float, int]] = {}
-        self.committer = Committer(store)
+        self.committer = Committer(store, watch=watch)
         self.charts = Charts(store, registry)
         self.policies = Policies(store)
         self.waiters = Waiters()
+        self.callers = Callers(self)
         self.workers: list[WorkerHere] = []
 
     async def commit(self, turn: Turn) -> Outcome:
         refuse_in_transaction()
         return await self.committer.commit(turn, lambda _: self.stirred(turn))
+
+    async def change(self, tenant_id: str, statements: Sequence[tuple[str, dict[str, Any]]]) -> bool:
+        """Several statements in one transaction; False, and nothing changed, if the first finds nothing to change."""
+        refuse_in_transaction()
+        return await self.store.change(tenant_id, statements)
 
     async def start(self, born: Sequence[NewInstance]) -> list[Outcome]:
         """Commit starts, each with an outcome of its own.

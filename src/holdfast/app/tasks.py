@@ -5,9 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from uuid_utils import uuid7
 
+from holdfast.app import audit
+from holdfast.app.audit import By
 from holdfast.engine import codec, ids
-from holdfast.engine.errors import BadInput, FormRefused, TaskNotFound, TaskNotOpen
+from holdfast.engine.access import may_take
+from holdfast.engine.errors import (
+    BadInput,
+    Forbidden,
+    FormRefused,
+    TaskAlreadyClaimed,
+    TaskNotFound,
+    TaskNotOpen,
+    VersionMoved,
+)
 from holdfast.engine.retry import storable
 from holdfast.engine.schemas import check_json
 from holdfast.engine.tasks import STATUSES, TYPES
@@ -18,6 +30,7 @@ if TYPE_CHECKING:
 
 OPEN = ("pending", "running")
 PAGE_MAX = 1000
+COMMENT_MAX = 10_000
 # Without the right one: it is to be taken from what the person was shown, not from a refusal.
 WRONG_HASH = "/hash: this is not the proposal that was shown: look at the task again"
 CLAIM_TRIES = 10
@@ -69,10 +82,16 @@ async def read(service: Service, tenant_id: str, task: str) -> TaskView:
     return _view(rows[0])
 
 
+Edge = tuple[int, int, str, bytes]
+"""Where a page ends: priority, time, key and id of its last task."""
+
+
 async def list_tasks(
     service: Service, tenant_id: str, *, status: str | None = "open", type: str | None = None,
     assignee: str | None = None, group: str | None = None, instance: str | None = None, limit: int = 100,
+    after: Edge | None = None,
 ) -> list[TaskView]:  # fmt: skip
+    """Open ones: the most urgent first, then the oldest. Others: the newest first. An instance's: in their order."""
     if not 1 <= limit <= PAGE_MAX:
         raise BadInput(f"limit is {limit}: expected 1 to {PAGE_MAX:,}")
     if status not in (None, "open", *STATUSES):
@@ -80,11 +99,18 @@ async def list_tasks(
     if type is not None and type not in TYPES:
         raise BadInput(f"type is {type!r}: expected one of {', '.join(TYPES)}")
     open_ = status == "open"
+    forward = open_ or instance is not None
+    at = after or ((1 << 31) - 1, 0 if forward else (1 << 62), "", b"" if forward else b"\xff" * 16)
     values: dict[str, Any] = {
         "tenant_id": tenant_id, "status": None if open_ else status, "type": type, "assignee": assignee,
-        "group": None if group is None else _holds(group), "limit": limit,
+        "group": None if group is None else _holds(group), "limit": limit, "after_priority": at[0],
+        "after_at": at[1], "after_key": at[2], "after_id": at[3],
     }  # fmt: skip
-    name = "list_tasks" if not open_ else "list_inbox" if type == "HUMAN" else "list_open_tasks"
+    name = "list_tasks"
+    if open_:
+        name = "list_inbox" if type == "HUMAN" else "list_open_tasks"
+        if assignee is not None:
+            name = "list_tasks_of_assignee"
     if instance is not None:
         name, values["instance_id"], values["open"] = "tasks_of_instance", ids.parse("ins", instance), open_
     return [_view(row) for row in await service.store.fetch(name, **values)]
@@ -103,75 +129,173 @@ def _check_human(view: TaskView) -> None:
         raise TaskNotOpen(f"task {view.id} is of type {view.type}: only HUMAN tasks are completed by people")
 
 
-async def claim(service: Service, tenant_id: str, task: str, who: str) -> TaskView:
-    """Take an unclaimed task. Of two people at once, one gets it and the other is told who."""
+async def claim(
+    service: Service, tenant_id: str, task: str, who: str, *, groups: frozenset[str] | None = None,
+    version: int | None = None, by: By | None = None,
+) -> TaskView:  # fmt: skip
+    """Take an unclaimed task. Of two people at once, one gets it and the other is told who.
+
+    `groups`: those of whoever asks; None: of somebody who is not asked. `version`: only if that still counts."""
     _check_actor(who)
     for _ in range(CLAIM_TRIES):
         view = await read(service, tenant_id, task)
+        _check_version(view, version)
         _check_open(view)
         _check_human(view)
         if view.assignee == who:
             return view
         if view.assignee is not None:
-            raise TaskNotOpen(f"task {task} belongs to {view.assignee!r}: they must unclaim it first")
-        if await service.store.write(
-            "claim_task", tenant_id=tenant_id, id=ids.parse("tsk", task), version=view.version, who=who
-        ):
+            raise TaskAlreadyClaimed(f"task {task} belongs to {view.assignee!r}: they must unclaim it first")
+        _check_groups(view, groups)
+        if await _give(service, tenant_id, view, who, by or By(who), "task.claimed"):
             return await read(service, tenant_id, task)
     raise TaskNotOpen(BUSY.format(task))
 
 
-async def unclaim(service: Service, tenant_id: str, task: str, who: str) -> TaskView:
+async def unclaim(
+    service: Service, tenant_id: str, task: str, who: str, *, version: int | None = None, by: By | None = None
+) -> TaskView:
     _check_actor(who)
     view = await read(service, tenant_id, task)
+    _check_version(view, version)
     _check_open(view)
     _check_human(view)
     if view.assignee != who:
-        raise TaskNotOpen(f"task {task} belongs to {view.assignee or 'nobody'!r}, not to {who!r}")
-    if not await service.store.write(
-        "unclaim_task", tenant_id=tenant_id, id=ids.parse("tsk", task), version=view.version
-    ):
+        raise TaskAlreadyClaimed(f"task {task} belongs to {view.assignee or 'nobody'!r}, not to {who!r}")
+    if not await _give(service, tenant_id, view, None, by or By(who), "task.unclaimed"):
         raise TaskNotOpen(f"task {task} was changed meanwhile: look again")
     return await read(service, tenant_id, task)
 
 
+async def assign(
+    service: Service, tenant_id: str, task: str, assignee: str | None, *, by: By, reason: str = "",
+    version: int | None = None,
+) -> TaskView:  # fmt: skip
+    """Give a task to somebody, or to nobody, whoever has it now."""
+    if assignee is not None:
+        _check_actor(assignee)
+    view = await read(service, tenant_id, task)
+    _check_version(view, version)
+    _check_open(view)
+    _check_human(view)
+    if view.assignee != assignee and not await _give(
+        service, tenant_id, view, assignee, by, "task.assigned", reason=reason
+    ):
+        found = await read(service, tenant_id, task)
+        raise VersionMoved(f"task {task}", str(view.version), str(found.version))
+    return await read(service, tenant_id, task)
+
+
+async def _give(
+    service: Service, tenant_id: str, view: TaskView, to: str | None, by: By, action: str, **words: str
+) -> bool:
+    """Change whose task it is, if it is still as it was read; with who did that."""
+    values = {"tenant_id": tenant_id, "id": ids.parse("tsk", view.id), "version": view.version, "who": to}
+    summary = {"before": view.assignee, "after": to} | {name: word for name, word in words.items() if word}
+    note = audit.entry(tenant_id, service.store.now(), by, action, ("task", view.id), summary)
+    return await service.change(tenant_id, [("give_task", values), note])
+
+
+class CommentView(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody said about a task."""
+
+    id: str
+    task_id: str
+    at: int
+    author: str
+    body: str
+
+
+async def comment(
+    service: Service, tenant_id: str, task: str, body: str, *, author: str, id_: bytes | None = None,
+    version: int | None = None,
+) -> CommentView:  # fmt: skip
+    """Say something about a task, open or not. It moves nothing."""
+    _check_actor(author)
+    if not isinstance(body, str) or not 1 <= len(body) <= COMMENT_MAX or storable(body) != body:
+        raise BadInput(f"body: expected a text of 1 to {COMMENT_MAX:,} characters")
+    view = await read(service, tenant_id, task)
+    _check_version(view, version)
+    raw, now = id_ or uuid7().bytes, service.store.now()
+    await service.store.write(
+        "add_comment", tenant_id=tenant_id, task_id=ids.parse("tsk", view.id), id=raw, now=now, author=author, body=body
+    )
+    return CommentView(id=ids.shown("cmt", raw), task_id=view.id, at=now, author=author, body=body)
+
+
+async def comments(
+    service: Service, tenant_id: str, task: str, *, after: tuple[int, bytes] = (0, b""), limit: int = 100
+) -> list[CommentView]:
+    """In the order they were made."""
+    view = await read(service, tenant_id, task)
+    rows = await service.store.fetch(
+        "list_comments", tenant_id=tenant_id, task_id=ids.parse("tsk", view.id), after_at=after[0], after=after[1],
+        limit=limit,
+    )  # fmt: skip
+    return [
+        CommentView(id=ids.shown("cmt", raw), task_id=view.id, at=at, author=author, body=body)
+        for raw, at, author, body in rows
+    ]
+
+
 async def complete(
-    service: Service, tenant_id: str, task: str, output: Any, *, actor: str, reason: str = ""
-) -> TaskView:
+    service: Service, tenant_id: str, task: str, output: Any, *, actor: str, reason: str = "",
+    groups: frozenset[str] | None = None, version: int | None = None,
+) -> TaskView:  # fmt: skip
     """Hand in the result of a HUMAN task: checked against its form, recorded with who did it."""
-    view = await _to_settle(service, tenant_id, task, actor)
+    view = await _to_settle(service, tenant_id, task, actor, groups, version)
     raw = codec.encode(output, f"the output of task {view.name!r}", service.payload_limit)
     if view.form is not None:
         problems = check_json(view.form, codec.decode(raw))
         if problems:
             raise FormRefused([WRONG_HASH if problem.startswith("/hash: ") else problem for problem in problems])
     words = {"outcome": "completed", "output": output, "actor": actor, "reason": reason}
-    return await _settle(service, tenant_id, view, "succeeded", words, raw, None, actor)
+    return await _settle(service, tenant_id, view, "succeeded", words, raw, None, actor, groups, version)
 
 
-async def fail(service: Service, tenant_id: str, task: str, *, actor: str, reason: str) -> TaskView:
+async def fail(
+    service: Service, tenant_id: str, task: str, *, actor: str, reason: str, groups: frozenset[str] | None = None,
+    version: int | None = None,
+) -> TaskView:  # fmt: skip
     """Say that a HUMAN task cannot be done, and why."""
-    view = await _to_settle(service, tenant_id, task, actor)
+    view = await _to_settle(service, tenant_id, task, actor, groups, version)
     if not isinstance(reason, str) or not reason.strip():
         raise BadInput("reason is empty: say why the task cannot be done; it is kept in the history")
     error = {"type": "FailedByPerson", "message": storable(reason)[:2000], "actor": actor}
     words = {"outcome": "failed", "error": error, "actor": actor, "reason": reason}
-    return await _settle(service, tenant_id, view, "failed", words, None, codec.encode(error), actor)
+    return await _settle(service, tenant_id, view, "failed", words, None, codec.encode(error), actor, groups, version)
 
 
-async def _to_settle(service: Service, tenant_id: str, task: str, actor: str) -> TaskView:
+async def _to_settle(
+    service: Service, tenant_id: str, task: str, actor: str, groups: frozenset[str] | None, version: int | None
+) -> TaskView:
     _check_actor(actor)
     view = await read(service, tenant_id, task)
     _check_open(view)
     _check_human(view)
+    _check_version(view, version)
     if view.assignee is not None and view.assignee != actor:
-        raise TaskNotOpen(f"task {task} belongs to {view.assignee!r}, not to {actor!r}: they must unclaim it first")
+        raise TaskAlreadyClaimed(
+            f"task {task} belongs to {view.assignee!r}, not to {actor!r}: they must unclaim it first"
+        )
+    if view.assignee is None:
+        _check_groups(view, groups)
     return view
+
+
+def _check_groups(view: TaskView, groups: frozenset[str] | None) -> None:
+    if groups is not None and not may_take(groups, view.groups):
+        raise Forbidden(f"task {view.id} is for members of {', '.join(view.groups)}: ask one of them, or an operator")
+
+
+def _check_version(view: TaskView, version: int | None) -> None:
+    if version is not None and view.version != version:
+        raise VersionMoved(f"task {view.id}", str(version), str(view.version))
 
 
 async def _settle(
     service: Service, tenant_id: str, view: TaskView, status: str, words: dict[str, Any], output: bytes | None,
-    error: bytes | None, actor: str,
+    error: bytes | None, actor: str, groups: frozenset[str] | None, version: int | None,
 ) -> TaskView:  # fmt: skip
     """The task's row and the event to its instance in one commit: the first word wins.
 
@@ -181,7 +305,7 @@ async def _settle(
         turn = _word_on(service, tenant_id, view, status, payload, output, error, actor)
         outcome = await service.commit(turn)
         there = await read(service, tenant_id, view.id)
-        same = there.status == status and there.completed_by == actor
+        same = version is None and there.status == status and there.completed_by == actor
         if outcome is not Outcome.MOVED or (same and (output is None or codec.decode(output) == there.output)):
             return there
         _check_open(there)
@@ -190,7 +314,7 @@ async def _settle(
                 f"the instance of task {view.id} has ended, or had an event of the id {turn.events[0].id!r} before: "
                 "nothing was recorded"
             )
-        view = await _to_settle(service, tenant_id, view.id, actor)
+        view = await _to_settle(service, tenant_id, view.id, actor, groups, version)
     raise TaskNotOpen(BUSY.format(view.id))
 
 

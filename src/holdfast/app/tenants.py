@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.app import audit
+from holdfast.app.audit import By
 from holdfast.engine import codec
 from holdfast.engine.egress import entry_of
-from holdfast.engine.errors import BadInput
+from holdfast.engine.errors import BadInput, VersionMoved
 from holdfast.engine.retry import storable
 from holdfast.engine.tenants import TenantPolicy
 
@@ -43,13 +45,15 @@ async def read(store: Store, tenant_id: str) -> TenantPolicy:
     rows = await store.fetch("read_tenant", tenant_id=tenant_id)
     if not rows:
         return TenantPolicy()
-    return TenantPolicy(http_hosts=tuple(codec.decode(rows[0][0].encode())), ai_enabled=bool(rows[0][1]))
+    hosts, ai_enabled, version = rows[0]
+    return TenantPolicy(http_hosts=tuple(codec.decode(hosts.encode())), ai_enabled=bool(ai_enabled), version=version)
 
 
 async def change(
-    service: Service, tenant_id: str, *, http_hosts: Sequence[str] | None, ai_enabled: bool | None, actor: str
-) -> TenantPolicy:
-    """Set what is given, keep the rest."""
+    service: Service, tenant_id: str, *, http_hosts: Sequence[str] | None, ai_enabled: bool | None, actor: str,
+    by: By | None = None, version: int | None = None,
+) -> TenantPolicy:  # fmt: skip
+    """Set what is given, keep the rest. `version`: only if that still counts."""
     hosts = None if http_hosts is None else [] if isinstance(http_hosts, str) else list(http_hosts)
     if hosts is not None and (isinstance(http_hosts, str) or not _are_hosts(hosts)):
         raise BadInput(
@@ -58,10 +62,17 @@ async def change(
         )
     if ai_enabled is not None and not isinstance(ai_enabled, bool):
         raise BadInput(f"ai_enabled is {ai_enabled!r}: expected True or False")
-    await service.store.write(
-        "set_tenant", tenant_id=tenant_id, http_hosts=None if hosts is None else codec.encode(hosts).decode(),
-        ai_enabled=ai_enabled, ai_default=True, now=service.store.now(), actor=actor,
-    )  # fmt: skip
+    now = service.store.now()
+    values = {
+        "tenant_id": tenant_id, "http_hosts": None if hosts is None else codec.encode(hosts).decode(),
+        "ai_enabled": ai_enabled, "ai_default": True, "now": now, "actor": actor, "version": version,
+    }  # fmt: skip
+    given = {"http_hosts": hosts, "ai_enabled": ai_enabled}
+    summary = {name: value for name, value in given.items() if value is not None}
+    note = audit.entry(tenant_id, now, by or By(actor), "tenant.changed", ("tenant", tenant_id), summary)
+    if not await service.change(tenant_id, [("set_tenant", values), note]):
+        found = await read(service.store, tenant_id)
+        raise VersionMoved(f"tenant {tenant_id!r}", str(version), str(found.version))
     service.policies.forget(tenant_id)
     return await read(service.store, tenant_id)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,7 +26,16 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_workers(service: Service, limit: int) -> list[WorkerView]:
-    rows = await service.store.fetch("list_workers", limit=limit)
+    return await _views(service, await service.store.fetch("list_workers", limit=limit))
+
+
+async def workers_of_tenant(service: Service, tenant_id: str, limit: int) -> list[WorkerView]:
+    """As one tenant may see them: `holds` counts its own instances."""
+    rows = await service.store.fetch("list_workers_of_tenant", tenant_id=tenant_id, limit=limit)
+    return await _views(service, rows)
+
+
+async def _views(service: Service, rows: list[tuple[Any, ...]]) -> list[WorkerView]:
     gone = {row[0] for row in rows if row[5] is None and row[6] is None and await service.store.worker_gone(row[0])}
     return [
         WorkerView(

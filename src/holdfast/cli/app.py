@@ -1,6 +1,7 @@
 """Which app and which database a command works on, and how it gets hold of them.
 
-A command that needs no workflows needs no app: `Place.open` then makes a bare Holdfast on the database.
+A command that needs no workflows needs no app: `Place.open` then makes a bare Holdfast on the database. What the app
+leaves open is taken from the settings.
 """
 
 from __future__ import annotations
@@ -17,8 +18,14 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import click
+import msgspec
 
-from holdfast import Holdfast
+from holdfast import Holdfast, Outside
+from holdfast.handlers.email import SmtpMail
+from holdfast.handlers.llm import OpenAiCompatible
+from holdfast.handlers.mailbox import FileMailbox
+from holdfast.handlers.secrets import EnvSecrets
+from holdfast.settings import OPTIONS, Found, load, variable
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,9 +34,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Place:
     """Where a command works: an app, a database, or both; the database given here wins over the app's."""
 
-    def __init__(self, app: str | None, database: str | None) -> None:
+    def __init__(self, app: str | None, database: str | None, found: Found | None = None) -> None:
         self.app = app
         self.database = database
+        self.found = found
 
     def load(self) -> tuple[ModuleType, Holdfast]:
         """The app and the module it stands in."""
@@ -38,12 +46,19 @@ class Place:
         module, hf = find_app(self.app)
         if self.database:
             hf.url = self.database
+        if self.found is not None:  # what the app says itself comes first
+            hf.outside = completed(hf.outside, self.found)
+        if hf.backlog_limit is None:
+            hf.backlog_limit = self._backlog_limit()
         return module, hf
+
+    def _backlog_limit(self) -> int | None:
+        return None if self.found is None else self.found.values.backlog_limit
 
     def holdfast(self) -> Holdfast:
         """For commands that need the database only: the app is looked at only to learn its URL."""
         if self.database or not self.app:
-            return Holdfast(self.database)
+            return Holdfast(self.database, backlog_limit=self._backlog_limit())
         return self.load()[1]
 
     def ask(self, use: Callable[[Holdfast], Awaitable[T]]) -> T:
@@ -66,13 +81,55 @@ def place_options(function: F) -> F:
     )  # fmt: skip
     @wraps(function)
     def with_place(*args: Any, app: str | None, database: str | None, **kwargs: Any) -> Any:
-        return function(*args, place=Place(app, database), **kwargs)
+        return function(*args, place=Place(app, database, settled()), **kwargs)
 
     return with_place  # type: ignore[return-value]
 
 
 def tenant_option(function: F) -> F:
     return click.option("--tenant", envvar="HOLDFAST_TENANT", default="default", show_default=True)(function)
+
+
+# -- settings
+
+
+def settled(context: click.Context | None = None) -> Found:
+    """The settings of the command that runs, its own flags first."""
+    context = context or click.get_current_context()
+    flags = {
+        OPTIONS[name]: str(value) if isinstance(value, Path) else value
+        for name, value in context.params.items()
+        if name in OPTIONS and context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    }
+    return load(flags)
+
+
+def defaults(command: click.Command, found: Found) -> dict[str, Any]:
+    """What click takes for options that are not given: an option named like a setting has the setting's value."""
+    if isinstance(command, click.Group):
+        return {name: defaults(inner, found) for name, inner in command.commands.items()}
+    named = {option.name: OPTIONS[option.name] for option in command.params if option.name in OPTIONS}
+    return {option: getattr(found.values, name) for option, name in named.items() if found.is_set(name)}
+
+
+def completed(outside: Outside, found: Found) -> Outside:
+    """With mail and model as holdfast.toml or a _FILE sets them. What stands in a variable is read by the handlers."""
+    values = found.values
+    more: dict[str, Any] = {}
+    if outside.mail is None and _from_elsewhere(found, "smtp_url"):
+        more["mail"] = SmtpMail(values.smtp_url or "")
+    elif outside.mail is None and not values.smtp_url and _from_elsewhere(found, "mailbox"):
+        more["mail"] = FileMailbox(values.mailbox or "")
+    if outside.mail_from is None and _from_elsewhere(found, "mail_from"):
+        more["mail_from"] = values.mail_from
+    if outside.llm is None and _from_elsewhere(found, "llm_url", "llm_model") and values.llm_url and values.llm_model:
+        secrets = outside.secrets or EnvSecrets()
+        more["llm"] = OpenAiCompatible(values.llm_url, lambda: secrets.get("default", "llm_key"), values.llm_model)
+    return msgspec.structs.replace(outside, **more) if more else outside
+
+
+def _from_elsewhere(found: Found, *names: str) -> bool:
+    return any(found.is_set(name) and found.origins[name] != variable(name) for name in names)
 
 
 @asynccontextmanager

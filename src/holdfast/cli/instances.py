@@ -142,7 +142,7 @@ def cancel(instance: str, reason: str, actor: str, yes: bool, place: Place, tena
 @place_options
 @tenant_option
 def resume(instance: str, reason: str, actor: str, drop_event: bool, place: Place, tenant: str) -> None:
-    """Have a parked INSTANCE looked at again, after what stopped it was mended."""
+    """Lift the pause of INSTANCE; or have a parked one looked at again, after what stopped it was mended."""
     place.ask(lambda hf: hf.instance(instance, tenant=tenant).resume(reason, actor=actor, drop_event=drop_event))
     notice(f"{instance} will be looked at again")
 
@@ -176,6 +176,88 @@ def list_(status: str | None, limit: int, before: str | None, place: Place, tena
 def show(instance: str, place: Place, tenant: str, output: Output) -> None:
     """How INSTANCE stands, with the results of its steps."""
     show_one(place.ask(lambda hf: hf.instance(instance, tenant=tenant).status()), output)
+
+
+@instances.command()
+@click.argument("instance")
+@place_options
+@tenant_option
+@output_option
+def why(instance: str, place: Place, tenant: str, output: Output) -> None:
+    """One sentence: why INSTANCE is not moving, and what would move it."""
+    said = place.ask(lambda hf: hf.instance(instance, tenant=tenant).why())
+    if output == "table":
+        click.echo(said)
+    else:
+        show_one({"instance_id": instance, "why": said}, output)
+
+
+@instances.command()
+@click.argument("instance")
+@click.option("--reason", default="", help="Kept in the history.")
+@actor_option
+@place_options
+@tenant_option
+def pause(instance: str, reason: str, actor: str, place: Place, tenant: str) -> None:
+    """Have INSTANCE stand still: what is under way is settled, nothing new begins until `holdfast resume`."""
+    place.ask(lambda hf: hf.instance(instance, tenant=tenant).pause(reason, actor=actor))
+    notice(f"{instance} was asked to stand still; what it has begun is settled first")
+    hint(f"let it go on: holdfast resume {instance}")
+
+
+@instances.command()
+@click.argument("instance")
+@click.option("--reason", default="", help="Kept in the history.")
+@actor_option
+@place_options
+@tenant_option
+@output_option
+def retry(instance: str, reason: str, actor: str, place: Place, tenant: str, output: Output) -> None:
+    """Have INSTANCE try again now; one that failed or was cancelled goes on as a new instance.
+
+    What waits for its next attempt begins it at once; never an effect of unknown outcome. The new instance begins with
+    the step that failed, and its id is printed."""
+    handle = place.ask(lambda hf: hf.instance(instance, tenant=tenant).retry(reason, actor=actor))
+    if output == "table" and handle.id == instance:
+        notice(f"{instance} was asked to try again at once")
+    else:
+        _show_new(handle, instance, output)
+
+
+@instances.command()
+@click.argument("instance")
+@click.argument("step", required=False)
+@click.option("--reason", default="", help="Kept in the history.")
+@actor_option
+@click.option("--business-key", help="Your own name for the new instance.")
+@click.option("--id", "id_", help="Names the fork: the same id again gives the same instance.")
+@yes_option
+@place_options
+@tenant_option
+@output_option
+def fork(
+    instance: str, step: str | None, reason: str, actor: str, business_key: str | None, id_: str | None, yes: bool,
+    place: Place, tenant: str, output: Output,
+) -> None:  # fmt: skip
+    """Start a new instance that goes on from before STEP of INSTANCE, which has ended; prints its id.
+
+    What was done before STEP is taken over and not done again. Everything from STEP on runs afresh, effects under new
+    keys. Without STEP: from the step that failed, else from where it ended."""
+    confirm(f"Start a new instance from {step or 'the step that failed'} of {instance}?", yes)
+    handle = place.ask(
+        lambda hf: hf.instance(instance, tenant=tenant).fork(
+            step, reason=reason, actor=actor, business_key=business_key, id=id_
+        )
+    )
+    _show_new(handle, instance, output)
+
+
+def _show_new(handle: Handle, original: str, output: Output) -> None:
+    if output == "table":
+        click.echo(handle.id)
+        hint(f"see how it stands: holdfast instances show {handle.id}")
+    else:
+        show_one({"id": handle.id, "tenant_id": handle.tenant_id, "instance_id": original}, output)
 
 
 @instances.command()

@@ -5,29 +5,42 @@ from __future__ import annotations
 import click
 
 from holdfast import logs
+from holdfast.cli.access import keys, principals_group
+from holdfast.cli.app import defaults
+from holdfast.cli.config import config
 from holdfast.cli.definitions import definitions
+from holdfast.cli.dev import dev
+from holdfast.cli.doctor import doctor
 from holdfast.cli.effects import effects
+from holdfast.cli.init import init
 from holdfast.cli.instances import cancel, instances, resume, signal, start
+from holdfast.cli.quarantine import quarantine
 from holdfast.cli.refusals import Commands
+from holdfast.cli.server import server
 from holdfast.cli.tasks import tasks
 from holdfast.cli.verify import migrate, verify
-from holdfast.cli.workers import dev, worker, workers
+from holdfast.cli.workers import worker, workers
+from holdfast.settings import load
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="holdfast")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Durable workflows for processes that touch money and people.
 
     \b
     Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 conflict, 5 database unreachable.
-    Environment: HOLDFAST_APP, HOLDFAST_DATABASE_URL, HOLDFAST_TENANT; HOLDFAST_DEBUG=1 shows tracebacks.
+    Settings: flags, then HOLDFAST_APP, HOLDFAST_DATABASE_URL, HOLDFAST_TENANT and others, then holdfast.toml;
+    `holdfast config show` lists them. HOLDFAST_DEBUG=1 shows tracebacks.
     """
     logs.configure("warning")  # the library's own words must not land in the middle of an answer
+    context.default_map = defaults(context.command, load())
 
 
 for command in (
-    dev, worker, migrate, start, signal, cancel, resume, instances, definitions, tasks, effects, workers, verify,
+    dev, server, worker, migrate, start, signal, cancel, resume, instances, definitions, tasks, effects, workers,
+    verify, principals_group, keys, quarantine, doctor, config, init,
 ):  # fmt: skip
     cli.add_command(command)
 

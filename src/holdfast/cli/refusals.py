@@ -27,6 +27,14 @@ EXIT_CODES = {
     "definition_not_active": CONFLICT,
     "invalid_transition": CONFLICT,
     "task_not_open": CONFLICT,
+    "task_already_claimed": CONFLICT,
+    "fork_refused": CONFLICT,
+    "event_in_line": CONFLICT,
+    "precondition_failed": CONFLICT,
+    "name_taken": CONFLICT,
+    "definition_archived": USAGE,
+    "principal_not_found": NOT_FOUND,
+    "key_not_found": NOT_FOUND,
     "store_unavailable": UNREACHABLE,
 }
 

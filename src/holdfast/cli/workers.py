@@ -1,6 +1,6 @@
-"""The processes that take turns: `holdfast worker`, `holdfast dev`, and who else is at work.
+"""The processes that take turns: `holdfast worker`, what `holdfast dev` shares with it, and who else is at work.
 
-These two commands own their process, so they may set its signals, its loop and its garbage collector.
+Such a command owns its process, so they may set its signals, its loop and its garbage collector.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +23,7 @@ import structlog
 
 from holdfast import Holdfast, logs
 from holdfast.cli.app import F, Place, opened, place_options, run
+from holdfast.cli.health import watched
 from holdfast.cli.output import Output, notice, output_option, show_rows
 from holdfast.outside import with_stand_ins
 
@@ -30,8 +31,15 @@ log = structlog.get_logger("holdfast.cli")
 
 
 def process_options(function: F) -> F:
+    """Of a process that takes turns."""
+    return click.option("--concurrency", type=click.IntRange(min=1), default=200, show_default=True)(
+        standing_options(function)
+    )
+
+
+def standing_options(function: F) -> F:
+    """Of every process that stays until it is stopped."""
     for option in (
-        click.option("--concurrency", type=click.IntRange(min=1), default=200, show_default=True),
         click.option("--grace", type=click.FloatRange(min=0), default=10.0, show_default=True, metavar="SECONDS",
                      help="How long a stop may wait for what is running."),
         click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True,
@@ -46,52 +54,36 @@ def process_options(function: F) -> F:
 @click.command()
 @click.option("--queue", "queues", multiple=True, default=["default"], show_default=True, help="May be given again.")
 @click.option("--verbose", is_flag=True, help="A log line for everything that happens.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    envvar="HOLDFAST_METRICS_PORT",
+    metavar="PORT",
+    help="Serve /metrics, /livez and /readyz there; 0 chooses one  [env: HOLDFAST_METRICS_PORT]",
+)
+@click.option(
+    "--metrics-host",
+    default="127.0.0.1",
+    show_default=True,
+    envvar="HOLDFAST_METRICS_HOST",
+    help="Where they are served: they show no payloads, and ask for no key.",
+)
 @process_options
 @place_options
 def worker(
-    queues: Sequence[str], verbose: bool, concurrency: int, grace: float, log_level: str, log_format: logs.Format,
-    place: Place,
+    queues: Sequence[str], verbose: bool, metrics_port: int | None, metrics_host: str, concurrency: int, grace: float,
+    log_level: str, log_format: logs.Format, place: Place,
 ) -> None:  # fmt: skip
     """Run the app's workflows until stopped."""
     logs.configure(log_level, format=log_format)
     _, hf = place.load()
 
     async def whole() -> None:
-        async with opened(hf, migrate=False):
+        async with opened(hf, migrate=False), AsyncExitStack() as stack:
+            if metrics_port is not None:
+                port = await stack.enter_async_context(watched(hf, metrics_host, metrics_port))
+                log.info("metrics_served", host=metrics_host, port=port)
             await serve(hf, queues, concurrency=concurrency, grace=grace, verbose=verbose)
-
-    run(whole())
-    leave()
-
-
-@click.command()
-@click.option(
-    "--answers",
-    envvar="HOLDFAST_DEV_ANSWERS",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, resolve_path=True, path_type=Path),
-    help="What AI tasks are answered where no model is set up, one JSON object per line; without it "
-    ".holdfast/answers.jsonl  [env: HOLDFAST_DEV_ANSWERS]",
-)
-@process_options
-@place_options
-def dev(
-    answers: Path | None, concurrency: int, grace: float, log_level: str, log_format: logs.Format, place: Place
-) -> None:
-    """All in one: migrate, run a worker, and log everything that happens.
-
-    Where no mail server is set up, mails land in .holdfast/mailbox; where no model is, AI tasks get written answers.
-
-    If the app's module has an `async def dev(hf)`, it is called once the worker runs.
-    """
-    logs.configure(log_level, format=log_format)
-    module, hf = place.load()
-    places = stand_in(hf, answers)
-
-    async def whole() -> None:
-        async with opened(hf, migrate=True):
-            introduce(hf, places)
-            await serve(hf, queues_of(hf), concurrency=concurrency, grace=grace, verbose=True, module=module)
 
     run(whole())
     leave()
@@ -150,21 +142,25 @@ def queues_of(hf: Holdfast) -> list[str]:
 
 async def serve(
     hf: Holdfast, queues: Sequence[str], *, concurrency: int, grace: float, verbose: bool,
-    module: ModuleType | None = None,
+    module: ModuleType | None = None, beside: AbstractAsyncContextManager[Any] | None = None,
 ) -> None:  # fmt: skip
-    """Run one worker per queue until a signal comes; then hand back what cannot be finished in time."""
-    stop = _on_stop_signals(grace)
+    """Run one worker per queue until a signal comes; then hand back what cannot be finished in time.
+
+    `beside`: what runs while they do, from after their start until before their end."""
+    stop = on_stop_signals(grace)
     async with AsyncExitStack() as stack:
         for queue in dict.fromkeys(queues):
             await stack.enter_async_context(_working(hf, queue, concurrency, grace, verbose))
-        _calm_collector()
+        if beside is not None:
+            await stack.enter_async_context(beside)
+        calm_collector()
         hook = asyncio.create_task(_call_hook(module, hf))
         await stop.wait()
         hook.cancel()
         await asyncio.gather(hook, return_exceptions=True)
 
 
-def _on_stop_signals(grace: float) -> asyncio.Event:
+def on_stop_signals(grace: float) -> asyncio.Event:
     stop = asyncio.Event()
 
     def asked() -> None:
@@ -200,7 +196,7 @@ async def _call_hook(module: ModuleType | None, hf: Holdfast) -> None:
         log.error("dev_hook_failed", error=repr(error), exc_info=error)
 
 
-def _calm_collector() -> None:
+def calm_collector() -> None:
     """Fewer garbage collections. Instances in flight are many small objects that live for seconds, so the usual
     thresholds walk through all of them again and again: about 10 % of the CPU under load. What was imported stays
     for good and need not be looked at any more."""

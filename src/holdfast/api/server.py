@@ -1,0 +1,296 @@
+"""The server: the table of endpoints on Litestar, behind a gate that lets in no more than can be served."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+import uvicorn
+from litestar import Litestar, Request, Response
+from litestar.enums import ScopeType
+from litestar.exceptions import HTTPException, MethodNotAllowedException
+from litestar.handlers import HTTPRouteHandler
+from litestar.types import ASGIApp, Receive, Scope, Send
+
+from holdfast.api import access, bulk, definitions, effects, health, instances, streams, tasks, workers
+from holdfast.api.endpoints import Call, Endpoint, Endpoints, check
+from holdfast.api.oidc import Oidc
+from holdfast.api.openapi import document
+from holdfast.api.problems import Problem
+from holdfast.api.requests import handle, refused, response, trail_of
+from holdfast.api.settings import ServerSettings
+from holdfast.app import idempotency
+from holdfast.app.service import Service
+from holdfast.engine.access import Caller
+from holdfast.engine.errors import HoldfastError
+from holdfast.engine.keys import KEY
+from holdfast.store.faults import unreachable
+
+if TYPE_CHECKING:
+    from holdfast.metrics import Metrics
+
+log = structlog.get_logger("holdfast.api")
+NOUNS = (definitions, instances, tasks, effects, workers, bulk, streams, access, health)
+SWEEP_SECONDS = 600.0
+ServiceMaker = Callable[[str], Service]
+
+
+class NotProtected(HoldfastError):
+    """The server was to listen where others can reach it, and nobody would have to say who they are."""
+
+    code = "not_protected"
+
+
+def table() -> list[Endpoint]:
+    """Every endpoint there is."""
+    endpoints = Endpoints()
+    for noun in NOUNS:
+        noun.declare(endpoints)
+    return endpoints.all
+
+
+class Doors:
+    """What the endpoints work with: a service for each tenant's database, and who comes with which key."""
+
+    def __init__(
+        self, service: Service, settings: ServerSettings, *, routed: Mapping[str, Service] | None = None,
+        spanning: Service | None = None, metrics: Metrics | None = None, log_requests: bool = False,
+    ) -> None:  # fmt: skip
+        self.service = service
+        self.spanning = spanning or service  # sees every tenant: for what belongs to none
+        self.settings = settings
+        self.metrics = metrics
+        self.log_requests = log_requests
+        self.stopping = asyncio.Event()
+        self.draining = False  # it goes on answering, and says that it is not ready
+        self.streams = 0
+        self.thinking = asyncio.Semaphore(2)  # charts that are drawn or tried out: pure work, off the loop
+        self.oidc = Oidc(settings) if settings.oidc_issuer else None
+        self.endpoints = table()
+        self.openapi = document(self.endpoints, settings.public_url)
+        self._routed = dict(routed or {})  # tenant → service
+
+    def service_for(self, tenant_id: str) -> Service:
+        return self._routed.get(tenant_id, self.service)
+
+    def services(self) -> Iterable[Service]:
+        """Each once."""
+        return {id(service): service for service in (self.service, *self._routed.values())}.values()
+
+    async def caller_of_key(self, key: str) -> Caller | None:
+        """A key says nothing about its tenant, so every database may be asked; the tenant must be at home there."""
+        for service in self.services():
+            caller = await service.callers.of_key(key)
+            if caller is not None and self.service_for(caller.tenant_id) is service:
+                return caller
+        return None
+
+    async def caller_is_gone(self, call: Call) -> bool:
+        """Whether whoever follows a stream may not do so any more: a revoked key ends it."""
+        key = call.headers.get("authorization", "").partition(" ")[2].strip()
+        return bool(KEY.match(key)) and await self.caller_of_key(key) is None
+
+    @property
+    def open_metrics(self) -> bool:
+        return is_loopback(self.settings.host)
+
+    def is_unreachable(self, error: BaseException) -> bool:
+        return unreachable(error)
+
+    def observe(self, route: str, method: str, status: int, seconds: float) -> None:
+        if self.metrics is not None:
+            self.metrics.request(route, method, status, seconds)
+
+    async def sweep(self) -> None:
+        """Old answers to requests are put away, now and then."""
+        while True:
+            try:
+                for service in {id(s): s for s in (self.spanning, *self._routed.values())}.values():
+                    await idempotency.sweep(service, self.settings.idempotency_tombstone_days)
+            except Exception as error:
+                log.warning("sweep_failed", error=repr(error))
+            await asyncio.sleep(SWEEP_SECONDS)
+
+
+def make_app(doors: Doors) -> Litestar:
+    for endpoint in doors.endpoints:
+        check(endpoint)  # again: whatever was added, nothing starts without saying who may use it
+    by_path: dict[str, list[Endpoint]] = {}
+    for endpoint in doors.endpoints:
+        by_path.setdefault(endpoint.path, []).append(endpoint)
+
+    @asynccontextmanager
+    async def lifespan(_: Litestar) -> AsyncIterator[None]:
+        sweeper = asyncio.create_task(doors.sweep())
+        try:
+            yield
+        finally:
+            sweeper.cancel()
+            await asyncio.gather(sweeper, return_exceptions=True)
+
+    return Litestar(
+        route_handlers=[_route(doors, endpoint) for endpoint in doors.endpoints], openapi_config=None,
+        exception_handlers={Exception: _outside_of_routes(by_path)}, lifespan=[lifespan], logging_config=None,
+        middleware=[_gate(doors)], request_max_body_size=None,
+    )  # fmt: skip
+
+
+def _route(doors: Doors, endpoint: Endpoint) -> HTTPRouteHandler:
+    path = endpoint.path
+    for name in endpoint.parameters:
+        path = path.replace("{" + name + "}", "{" + name + ":str}")
+
+    async def answer(request: Request[Any, Any, Any]) -> Response[Any]:
+        return await handle(doors, endpoint, request)
+
+    method: Any = endpoint.method
+    return HTTPRouteHandler(path, http_method=method, include_in_schema=False, name=endpoint.operation)(answer)
+
+
+def _outside_of_routes(
+    by_path: dict[str, list[Endpoint]],
+) -> Callable[[Request[Any, Any, Any], Exception], Response[Any]]:
+    """What Litestar refuses before a route is found, in our words."""
+
+    def refuse(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+        trail = trail_of(request.headers)
+        if isinstance(error, MethodNotAllowedException):
+            allowed = dict(error.headers or {}).get("allow") or dict(error.headers or {}).get("Allow", "")
+            problem = Problem(
+                "method-not-allowed", f"{request.method} is not offered here: {allowed or 'see /openapi.json'}",
+                headers={"Allow": allowed} if allowed else {},
+            )  # fmt: skip
+        elif isinstance(error, HTTPException) and error.status_code == 404:
+            problem = Problem("not-found", "there is no such route: /openapi.json lists them")
+        elif isinstance(error, HTTPException) and error.status_code < 500:
+            problem = Problem("malformed-request", f"the request cannot be read: {error.detail}")
+        else:
+            log.error("request_failed", error=repr(error), trace_id=trail.trace_id, exc_info=error)
+            problem = Problem("internal-error", f"this is our fault; the log has more under {trail.trace_id}")
+        return response(refused(problem, request.url.path, trail), trail)
+
+    return refuse
+
+
+def _gate(doors: Doors) -> Callable[[ASGIApp], ASGIApp]:
+    """Lets in as many requests at once as can be served; the rest is told at once, and costs nothing but that."""
+    inside = 0
+    always = ("/livez", "/readyz", "/metrics")
+
+    def around(app: ASGIApp) -> ASGIApp:
+        async def gate(scope: Scope, receive: Receive, send: Send) -> None:
+            nonlocal inside
+            if scope["type"] != ScopeType.HTTP or scope["path"] in always or scope["path"].endswith("/stream"):
+                await app(scope, receive, send)
+                return
+            if inside >= doors.settings.max_in_flight:
+                await _turn_away(scope, send)
+                doors.observe("(gate)", scope["method"], 503, 0.0)
+                return
+            inside += 1
+            try:
+                await app(scope, receive, send)
+            finally:
+                inside -= 1
+
+        return gate
+
+    return around
+
+
+async def _turn_away(scope: Scope, send: Send) -> None:
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    trail = trail_of(headers)
+    problem = Problem("overloaded", "more requests are under way than this server can carry out at once: try again")
+    body = msgspec.json.encode(problem.body(scope["path"], trail.trace_id))
+    out = {"content-type": "application/problem+json", "x-request-id": trail.request_id, **problem.headers}
+    raw = [(name.lower().encode(), value.encode()) for name, value in out.items()]
+    raw.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": problem.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+# -- listening
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def check_protected(doors: Doors) -> None:
+    """Refuse to listen where others can reach us while nobody could show who they are."""
+    if is_loopback(doors.settings.host) or doors.oidc is not None:
+        return
+    for service in {id(s): s for s in (doors.spanning, *doors.services())}.values():
+        [(found,)] = await service.store.fetch("count_ways_in", now=service.store.now())
+        if found:
+            return
+    raise NotProtected(
+        f"the server does not listen on {doors.settings.host}: nobody has an API key and no OIDC issuer is set, so "
+        "nobody could get in, or everybody; make a key first (`holdfast principals create`, `holdfast keys create`), "
+        "set HOLDFAST_OIDC_ISSUER, or listen on 127.0.0.1"
+    )
+
+
+class Server(uvicorn.Server):
+    """uvicorn in our loop: the process's signals are its owner's business."""
+
+    def __init__(self, doors: Doors, *, grace: float) -> None:
+        self.doors = doors
+        super().__init__(
+            uvicorn.Config(
+                make_app(doors), host=doors.settings.host, port=doors.settings.port, log_config=None, access_log=False,
+                server_header=False, date_header=True, timeout_graceful_shutdown=max(1, round(grace)), lifespan="on",
+                http="httptools", ws="none", proxy_headers=False, timeout_keep_alive=30, backlog=1024,
+            )
+        )  # fmt: skip
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        yield
+
+    def listen(self) -> socket.socket:
+        """Bind before anything else starts, so that a port in use is an error at once."""
+        return self.config.bind_socket()
+
+    @property
+    def url(self) -> str:
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    async def stop(self) -> None:
+        """Take nothing more, finish what is under way."""
+        self.doors.stopping.set()
+        self.should_exit = True
+
+
+@asynccontextmanager
+async def serving(doors: Doors, *, grace: float = 10.0) -> AsyncIterator[Server]:
+    """A server for the length of a block."""
+    await check_protected(doors)
+    server = Server(doors, grace=grace)
+    task = asyncio.create_task(server.serve())
+    try:
+        while not server.started:
+            if task.done():
+                await task
+                raise HoldfastError(
+                    f"the server cannot listen on {doors.settings.host}:{doors.settings.port}: is the port in use?"
+                )
+            await asyncio.sleep(0.01)
+        yield server
+    finally:
+        await server.stop()
+        await asyncio.gather(task, return_exceptions=True)

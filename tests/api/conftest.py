@@ -1,0 +1,73 @@
+"""One server and one worker for each database, shared by the tests of this folder that need no house of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.store.migrate import migrate_postgres
+from tests.api.support import CHART, Api, House
+from tests.support.postgres import Server
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres: Server) -> str:
+    return postgres.template("holdfast_api", lambda dsn: asyncio.run(migrate_postgres(dsn, apply=True)))
+
+
+class Served:
+    """A running house: `served.api("viewer")` is of tenant "default", `served.api("viewer", "acme")` of another."""
+
+    def __init__(self, house: House, url: str, dialect: str) -> None:
+        self.house = house
+        self.url = url
+        self.dialect = dialect
+
+    def api(self, role: str = "admin", tenant: str = "default", **more: str) -> Api:
+        return Api(self.url, self.house.key(role, tenant, **more))
+
+
+@pytest.fixture(scope="session", params=["sqlite", "postgres"])
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, postgres: Server, postgres_template: str
+) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("served")
+    if request.param == "sqlite":
+        yield from _served(f"sqlite:///{folder / 'api.db'}", folder, request.param)
+    else:
+        with postgres.database(template=postgres_template) as url:
+            yield from _served(url, folder, request.param)
+
+
+def _served(url: str, folder: Path, dialect: str) -> Iterator[Served]:
+    house = House(url, folder)
+    try:
+        house.work()
+        found = Served(house, house.serve(), dialect)
+        found.api().ok("POST /workflow/definitions", {"spec": CHART})
+        yield found
+    finally:
+        house.close()
+
+
+@pytest.fixture
+def api(served: Served) -> Api:
+    """An admin of tenant "default"."""
+    return served.api()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
+    """A database with nothing running on it yet."""
+    url = f"sqlite:///{tmp_path / 'api.db'}" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    found = House(url, tmp_path)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+Somebody = Callable[..., Api]
