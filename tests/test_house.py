@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "handlers": {"engine", "handlers"},
     "app": {"engine", "store", "app"},
     "worker": {"engine", "store", "handlers", "app", "worker"},
+    "api": {"engine", "store", "handlers", "app", "api", "facade", "metrics", "tracing"},
 }
 IMPURE = {
     "time",

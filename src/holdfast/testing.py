@@ -23,6 +23,7 @@ from holdfast.handlers.mailbox import FileMailbox
 from holdfast.handlers.script import ScriptedLlm
 from holdfast.handlers.secrets import DictSecrets
 from holdfast.outside import Outside
+from holdfast.tracing import tracing_by
 from holdfast.worker.liveness import liveness_for
 from holdfast.worker.worker import Worker
 
@@ -83,7 +84,7 @@ class Harness(Holdfast):
             service.store, service.registry, self._liveness or liveness_for(service.store),
             payload_limit=service.payload_limit, on_ended=service.waiters.ended,
             on_committed=service.stirred, seed=self._seed, verbose=self._verbose, charts=service.charts,
-            handlers=self.built_in_handlers(),
+            handlers=self.built_in_handlers(), watch=self.metrics, tracing=tracing_by(self.tracer_provider),
         )  # fmt: skip
         self.test_worker.look_seconds = 0.0
         await self.test_worker.start(background=False)

@@ -38,15 +38,18 @@ OUTWARD = ("HTTP", "EMAIL", "AI")
 
 def tracing_by(provider: TracerProvider | None = None) -> Tracing | None:
     """Spans by this provider, or by the process's own. None where there is none: then tracing costs nothing."""
-    if provider is None:
-        trace: Any = sys.modules.get("opentelemetry.trace")
-        if trace is None:  # nobody here has imported it, so nobody can have set one
-            return None
-        provider = trace.get_tracer_provider()
-        if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
-            return None
-    assert provider is not None
-    return Tracing(provider)
+    found = _provider(provider)
+    return None if found is None else Tracing(found)
+
+
+def _provider(given: TracerProvider | None) -> TracerProvider | None:
+    if given is not None:
+        return given
+    trace: Any = sys.modules.get("opentelemetry.trace")
+    if trace is None:  # nobody here has imported it, so nobody can have set one
+        return None
+    found: Any = trace.get_tracer_provider()
+    return None if isinstance(found, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)) else found
 
 
 def current_traceparent() -> str | None:
@@ -188,6 +191,54 @@ class Tracing:
 
     def traceparent(self) -> str | None:
         return _written(self._trace.get_current_span().get_span_context())
+
+
+class RequestSpan:
+    """The span of one request to the server. `traceparent` names it to whatever the request starts."""
+
+    def __init__(self, tracing: RequestTracing, span: Span) -> None:
+        self._tracing, self._span = tracing, span
+        self.traceparent = _written(span.get_span_context())
+
+    def answered(self, status: int, tenant_id: str) -> None:
+        self._span.set_attribute("http.response.status_code", status)
+        if tenant_id:
+            self._span.set_attribute("holdfast.tenant_id", tenant_id)
+        if status >= 500:
+            self._span.set_status(self._tracing.trace.StatusCode.ERROR)
+        self._span.end()
+
+
+class RequestTracing:
+    """The spans of a server: each a child of what the caller's traceparent names."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        from opentelemetry import context, trace
+
+        self.context, self.trace = context, trace
+        self._tracer = provider.get_tracer(NAME)
+
+    def began(self, method: str, route: str, traceparent: str | None) -> RequestSpan | None:
+        try:
+            place, above = parse_traceparent(traceparent), self.context.Context()
+            if place is not None:
+                flags = self.trace.TraceFlags(place.flags)
+                parent = self.trace.SpanContext(int(place.trace_id, 16), int(place.span_id, 16), True, flags)
+                above = self.trace.set_span_in_context(self.trace.NonRecordingSpan(parent), above)
+            span = self._tracer.start_span(
+                f"{method} {route}", context=above, kind=self.trace.SpanKind.SERVER,
+                attributes={"http.request.method": method, "http.route": route},
+            )  # fmt: skip
+            return RequestSpan(self, span)
+        except Exception as error:
+            log.warning("span_lost", route=route, error=repr(error))
+            return None
+
+
+def request_tracing_by(provider: TracerProvider | None = None) -> RequestTracing | None:
+    """Spans of requests by this provider, or by the process's own; None where there is none."""
+    found = _provider(provider)
+    return None if found is None else RequestTracing(found)
 
 
 def _named(ex: UnderClaim) -> dict[str, str]:

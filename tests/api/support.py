@@ -155,6 +155,7 @@ class House:
     def __init__(self, url: str, folder: Path) -> None:
         self.database = url
         self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
         self.processes: list[Running] = []
         self.keys: dict[tuple[str, str], str] = {}
         self.cli("migrate")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -205,12 +207,27 @@ def _taken(call: Call, taken: BusinessKeyTaken) -> Problem:
 
 async def _ended(call: Call, id_: bytes, seconds: float) -> bool:
     try:
-        await instances.result(call.service, call.tenant_id, id_, seconds)
+        return await _waited(call, instances.result(call.service, call.tenant_id, id_, seconds))
     except ResultNotReady:
         return False
     except InstanceFailed:
-        pass
-    return True
+        return True
+
+
+async def _waited(call: Call, wait: Coroutine[Any, Any, Any]) -> bool:
+    """Whether what somebody waits for has come. A server that stops lets nobody wait: they are told how it stands."""
+    waiting = asyncio.ensure_future(wait)
+    stopping = asyncio.ensure_future(call.doors.stopping.wait())
+    try:
+        await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            return False
+        await waiting
+        return True
+    finally:
+        for one in (waiting, stopping):
+            one.cancel()
+        await asyncio.gather(waiting, stopping, return_exceptions=True)
 
 
 async def start_batch(call: Call, body: StartBatch) -> Reply:
@@ -395,8 +412,9 @@ async def send_event(call: Call, body: SendEvent) -> Reply:
     if body.strict:
         seconds = STRICT_SECONDS if call.wait_seconds is None else call.wait_seconds
         try:
-            await instances.taken(call.service, call.tenant_id, id_, body.name, event_id, seconds)
-            taken = True
+            taken = await _waited(
+                call, instances.taken(call.service, call.tenant_id, id_, body.name, event_id, seconds)
+            )
         except EventNotTakenYet:
             pass
     out = EventOut(id=event_id, instance_id=ids.instance_word(id_), new=new, taken=taken)
@@ -412,7 +430,16 @@ async def _say(call: Call, kind: str, words: dict[str, Any], asked: str) -> Repl
     id_ = call.id("ins")
     raw = codec.encode({**words, "actor": call.actor}, "the reason", call.service.payload_limit)
     await instances.send(
-        call.service, call.tenant_id, id_, kind, "", raw, _event_id(call), asked, moved=call.expected_version(), sent_by=call.actor
+        call.service,
+        call.tenant_id,
+        id_,
+        kind,
+        "",
+        raw,
+        _event_id(call),
+        asked,
+        moved=call.expected_version(),
+        sent_by=call.actor,
     )
     return Reply(202, Accepted(instance_id=ids.instance_word(id_), accepted=kind))
 

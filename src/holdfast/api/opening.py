@@ -10,6 +10,7 @@ from holdfast.api.server import Doors
 from holdfast.api.settings import ServerSettings
 from holdfast.app.service import Service
 from holdfast.engine.ids import check_tenant
+from holdfast.tracing import request_tracing_by
 
 if TYPE_CHECKING:
     from holdfast.facade import Holdfast
@@ -33,8 +34,9 @@ async def opened_doors(
                 by_url[url] = await stack.enter_async_context(_opened(hf, url, make_store))
             routed[check_tenant(tenant_id)] = by_url[url]
         yield Doors(
-            service, settings, routed=routed, spanning=hf.service, metrics=hf.metrics, log_requests=log_requests
-        )
+            service, settings, routed=routed, spanning=hf.service, metrics=hf.metrics,
+            tracing=request_tracing_by(hf.tracer_provider), log_requests=log_requests,
+        )  # fmt: skip
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ then the endpoint runs.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hashlib
 import re
@@ -55,6 +56,7 @@ class Trail(msgspec.Struct, frozen=True):
     request_id: str
     trace_id: str
     traceparent: str
+    given: bool = False  # whether the caller said in which trace it is
 
 
 def trail_of(headers: Mapping[str, str]) -> Trail:
@@ -62,13 +64,19 @@ def trail_of(headers: Mapping[str, str]) -> Trail:
     parent = TRACEPARENT.match(headers.get("traceparent", ""))
     trace_id = parent[1] if parent else secrets.token_hex(16)
     traceparent = parent[0] if parent else f"00-{trace_id}-{secrets.token_hex(8)}-01"
-    return Trail(given if REQUEST_ID.match(given) else secrets.token_hex(16), trace_id, traceparent)
+    request_id = given if REQUEST_ID.match(given) else secrets.token_hex(16)
+    return Trail(request_id, trace_id, traceparent, parent is not None)
 
 
 async def handle(doors: Doors, endpoint: Endpoint, request: Request[Any, Any, Any]) -> Response[Any]:
     """One request, from the first byte to the answer; whatever happens, there is one."""
     began = time.perf_counter()
     trail = trail_of(request.headers)
+    span = None
+    if doors.tracing is not None:
+        span = doors.tracing.began(endpoint.method, endpoint.path, trail.traceparent if trail.given else None)
+        if span is not None and span.traceparent is not None:  # whatever is started is this request's doing
+            trail = Trail(trail.request_id, span.traceparent[3:35], span.traceparent)
     caller = NOBODY
     try:
         caller = await authenticate(doors, request, required=endpoint.capability != PUBLIC)
@@ -79,6 +87,8 @@ async def handle(doors: Doors, endpoint: Endpoint, request: Request[Any, Any, An
         reply = refused(_problem(doors, error, endpoint, trail), request.url.path, trail)
     seconds = time.perf_counter() - began
     doors.observe(endpoint.path, endpoint.method, reply.status, seconds)
+    if span is not None:
+        span.answered(reply.status, caller.tenant_id)
     level = log.warning if reply.status >= 500 else log.info if doors.log_requests else log.debug
     level(
         "request", method=endpoint.method, route=endpoint.path, status=reply.status, ms=round(seconds * 1000, 1),
@@ -200,6 +210,9 @@ async def _carry_out(call: Call, endpoint: Endpoint, arguments: list[Any], claim
     trail = Trail(call.request_id, call.trace_id, call.traceparent)
     try:
         reply = await endpoint.function(*arguments)
+    except asyncio.CancelledError:
+        await _let_go(call, claim)  # the server stops: whoever asks the next one need not wait for a lease to run out
+        raise
     except Exception as error:
         problem = error if isinstance(error, Problem) else _problem(call.doors, error, endpoint, trail)
         if problem.status in UNKEPT:

@@ -35,10 +35,12 @@ from holdfast.store.faults import unreachable
 
 if TYPE_CHECKING:
     from holdfast.metrics import Metrics
+    from holdfast.tracing import RequestTracing
 
 log = structlog.get_logger("holdfast.api")
 NOUNS = (definitions, instances, tasks, effects, workers, bulk, streams, access, health)
 SWEEP_SECONDS = 600.0
+CUT_OFF_SECONDS = 2.0
 ServiceMaker = Callable[[str], Service]
 
 
@@ -61,12 +63,14 @@ class Doors:
 
     def __init__(
         self, service: Service, settings: ServerSettings, *, routed: Mapping[str, Service] | None = None,
-        spanning: Service | None = None, metrics: Metrics | None = None, log_requests: bool = False,
+        spanning: Service | None = None, metrics: Metrics | None = None, tracing: RequestTracing | None = None,
+        log_requests: bool = False,
     ) -> None:  # fmt: skip
         self.service = service
         self.spanning = spanning or service  # sees every tenant: for what belongs to none
         self.settings = settings
         self.metrics = metrics
+        self.tracing = tracing
         self.log_requests = log_requests
         self.stopping = asyncio.Event()
         self.draining = False  # it goes on answering, and says that it is not ready
@@ -274,6 +278,12 @@ class Server(uvicorn.Server):
         """Take nothing more, finish what is under way."""
         self.doors.stopping.set()
         self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        # What outlasted the grace was cut off just now. It gives its Idempotency-Key back while the store is open.
+        if left := set(self.server_state.tasks):
+            await asyncio.wait(left, timeout=CUT_OFF_SECONDS)
 
 
 @asynccontextmanager

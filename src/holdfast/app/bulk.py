@@ -117,9 +117,13 @@ async def begin(service: Service, order: Order, id_: bytes) -> BulkView:
 
 
 async def read(service: Service, tenant_id: str, id_: bytes) -> BulkView:
-    view = await instances.read(service, tenant_id, id_, steps=False)
+    missing = InstanceNotFound(ids.shown("blk", id_), tenant_id)
+    try:
+        view = await instances.read(service, tenant_id, id_, steps=False)
+    except InstanceNotFound:
+        raise missing from None
     if view.workflow != KEY:
-        raise InstanceNotFound(ids.shown("blk", id_), tenant_id)
+        raise missing
     pages = await instances.history_page(service, tenant_id, id_, types=(h.STEP_COMPLETED,), limit=1)
     state = pages[0].payload["result"] if pages else {"done": 0, "failed": 0}
     return BulkView(
@@ -179,7 +183,9 @@ def _carry_out(service: Service, order: Order, id_: bytes) -> Awaitable[Any]:
     if order.action == "signal":
         name = order.signal or ""
         raw = codec.encode(order.payload, "the payload", service.payload_limit)
-        return instances.send(service, order.tenant_id, id_, "signal", name, raw, event_id, f"take {name!r}", sent_by=order.actor)
+        return instances.send(
+            service, order.tenant_id, id_, "signal", name, raw, event_id, f"take {name!r}", sent_by=order.actor
+        )
     asked = {"cancel": "be cancelled", "pause": "be paused", "resume": "be resumed"}[order.action]
     return instances.send(service, order.tenant_id, id_, order.action, "", codec.encode(words), event_id, asked)
 
