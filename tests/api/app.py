@@ -53,6 +53,14 @@ def _echo(given: Any) -> Any:
     return given
 
 
+@hf.workflow("many")
+async def many(ctx: Context, given: dict[str, Any]) -> int:
+    """Many steps, each with a large result."""
+    for _ in range(given["steps"]):
+        await ctx.step("echo", _echo, given["text"])
+    return int(given["steps"])
+
+
 @hf.workflow("unknown")
 async def unknown(ctx: Context, given: dict[str, Any]) -> Any:
     """An effect of which nobody can say whether it happened."""

@@ -299,7 +299,7 @@ def test_a_paused_instance_says_so_and_goes_on_when_it_is_resumed(desk: Desk) ->
     assert desk.json("instances", "show", instance)["waiting_on"] == "paused by ann: audit; resume it to go on"
     assert desk.ok("instances", "why", instance).stdout == "It is paused by ann: audit; resume it to go on.\n"
     assert desk.json("instances", "why", instance)["why"].startswith("It is paused by ann")
-    desk.refused(1, "is paused by ann: audit", "instances", "send", instance, "go", "--strict", "--timeout", "60")
+    desk.refused(4, "is paused by ann: audit", "instances", "send", instance, "go", "--strict", "--timeout", "60")
     desk.ok("resume", instance, "--actor", "ann")
     desk.work()
     assert desk.json("instances", "show", instance)["status"] == "completed"

@@ -67,6 +67,7 @@ from holdfast.engine.turns import NewInstance
 
 HISTORY_SHOWN = 100
 TASKS_SHOWN = 200
+LISTED_BYTES = 16 * 1024  # larger values are left out of lists: read the one to see them
 STRICT_SECONDS = 10.0
 INS = "ins_0192f0a1b2c37d4e8f90a1b2c3d4e5f6"
 ONE: dict[str, Any] = {
@@ -75,6 +76,7 @@ ONE: dict[str, Any] = {
     "input": {"amount_minor": 12500, "currency": "EUR"}, "result": None, "last_error": None, "compensation": None,
     "parent_id": None, "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "created_by": "ann",
     "created_at": "2026-11-16T10:00:00Z", "started_at": "2026-11-16T10:00:00.1Z", "completed_at": None, "run_at": None,
+    "left_out": [],
 }  # fmt: skip
 ENTRY = {
     "seq": 1, "type": "INSTANCE_STARTED", "name": "expense", "at": "2026-11-16T10:00:00.1Z", "payload": {},
@@ -206,12 +208,13 @@ def _taken(call: Call, taken: BusinessKeyTaken) -> Problem:
 
 
 async def _ended(call: Call, id_: bytes, seconds: float) -> bool:
-    try:
-        return await _waited(call, instances.result(call.service, call.tenant_id, id_, seconds))
-    except ResultNotReady:
-        return False
-    except InstanceFailed:
-        return True
+    with call.doors.held(seconds) as allowed:
+        try:
+            return await _waited(call, instances.result(call.service, call.tenant_id, id_, allowed))
+        except ResultNotReady:
+            return False
+        except InstanceFailed:
+            return True
 
 
 async def _waited(call: Call, wait: Coroutine[Any, Any, Any]) -> bool:
@@ -288,7 +291,7 @@ async def list_instances(call: Call, query: InstancesQuery) -> Reply:
     since = 0 if query.created_after is None else micros(query.created_after)
     found = await instances.list_instances(
         call.service, call.tenant_id, status=query.status, key=query.definition_key, business_key=query.business_key,
-        limit=limit + 1, before=before, since=since,
+        limit=limit + 1, before=before, since=since, most=LISTED_BYTES,
     )  # fmt: skip
     return _page(found, limit)
 
@@ -303,15 +306,20 @@ def _page(found: list[InstanceView], limit: int) -> Reply:
 async def read_instance(call: Call) -> Reply:
     """How it stands, with its tasks and the newest part of its history."""
     id_ = call.id("ins")
-    view = await instances.read(call.service, call.tenant_id, id_)
+    view = await instances.read(call.service, call.tenant_id, id_, steps=False)
     snapshot = await instances.snapshot(call.service, call.tenant_id, id_) if view.kind == "chart" else None
-    its_tasks = await tasks.list_tasks(call.service, call.tenant_id, status=None, instance=view.id, limit=TASKS_SHOWN)
-    entries = await instances.history_page(call.service, call.tenant_id, id_, limit=HISTORY_SHOWN)
-    older = entries[0].seq if entries and entries[0].seq > 1 else None
+    its_tasks = await tasks.list_tasks(
+        call.service, call.tenant_id, status=None, instance=view.id, limit=TASKS_SHOWN, most=LISTED_BYTES
+    )
+    results = {} if view.kind == "chart" else await instances.step_results(
+        call.service, call.tenant_id, id_, HISTORY_SHOWN
+    )  # fmt: skip
+    past = await instances.history_page(call.service, call.tenant_id, id_, limit=HISTORY_SHOWN)
     detail = InstanceDetail(
         **shown.instance_fields(view), version=view.moved, context=None if snapshot is None else snapshot["context"],
-        steps=view.steps, tasks=[shown.task(task) for task in its_tasks],
-        history=[shown.history(entry) for entry in entries], history_before=older,
+        steps=results, tasks=[shown.task(task) for task in its_tasks],
+        history=[shown.history(entry) for entry in past.entries],
+        history_before=past.entries[0].seq if past.more else None,
     )  # fmt: skip
     return Reply(200, detail, str(view.moved))
 
@@ -323,18 +331,13 @@ async def instance_history(call: Call, query: HistoryQuery) -> Reply:
     if query.after is not None and query.before is not None:
         words = "after goes forward and before goes back: send one of them"
         raise Problem("validation-failed", words, errors=[Fault(words, "/query/before")])
-    found = await instances.history_page(
+    page = await instances.history_page(
         call.service, call.tenant_id, call.id("ins"), after=query.after, before=query.before, types=query.type or (),
-        limit=limit + 1,
+        limit=limit,
     )  # fmt: skip
-    more = len(found) > limit
-    if query.after is not None:
-        items = found[:limit]
-        following = str(items[-1].seq) if more else None
-    else:
-        items = found[1:] if more else found
-        following = str(items[0].seq) if more else None
-    return Reply(200, Listing[HistoryOut](items=[shown.history(entry) for entry in items], next_cursor=following))
+    edge = page.entries[-1 if query.after is not None else 0] if page.more else None
+    items = [shown.history(entry) for entry in page.entries]
+    return Reply(200, Listing[HistoryOut](items=items, next_cursor=None if edge is None else str(edge.seq)))
 
 
 async def instance_tasks(call: Call, query: PageQuery) -> Reply:
@@ -344,7 +347,7 @@ async def instance_tasks(call: Call, query: PageQuery) -> Reply:
     await instances.exists(call.service, call.tenant_id, id_)
     edge = read_cursor(query.cursor, int, str, bytes)
     found = await tasks.list_tasks(
-        call.service, call.tenant_id, status=None, instance=ids.instance_word(id_), limit=limit + 1,
+        call.service, call.tenant_id, status=None, instance=ids.instance_word(id_), limit=limit + 1, most=LISTED_BYTES,
         after=None if edge is None else (0, edge[0], edge[1], edge[2]),
     )  # fmt: skip
     last = found[limit - 1] if len(found) > limit else None
@@ -359,7 +362,7 @@ async def instance_children(call: Call, query: PageQuery) -> Reply:
     await instances.exists(call.service, call.tenant_id, id_)
     edge = read_cursor(query.cursor, int, bytes)
     found = await instances.list_children(
-        call.service, call.tenant_id, id_, limit=limit + 1,
+        call.service, call.tenant_id, id_, limit=limit + 1, most=LISTED_BYTES,
         before=instances.FAR_AHEAD if edge is None else (edge[0], edge[1]),
     )  # fmt: skip
     return _page(found, limit)
@@ -411,12 +414,12 @@ async def send_event(call: Call, body: SendEvent) -> Reply:
     taken = False
     if body.strict:
         seconds = STRICT_SECONDS if call.wait_seconds is None else call.wait_seconds
-        try:
-            taken = await _waited(
-                call, instances.taken(call.service, call.tenant_id, id_, body.name, event_id, seconds)
-            )
-        except EventNotTakenYet:
-            pass
+        with call.doors.held(seconds) as allowed:
+            try:
+                wait = instances.taken(call.service, call.tenant_id, id_, body.name, event_id, allowed)
+                taken = await _waited(call, wait)
+            except EventNotTakenYet:
+                pass
     out = EventOut(id=event_id, instance_id=ids.instance_word(id_), new=new, taken=taken)
     return Reply(200 if taken else 202, out)
 

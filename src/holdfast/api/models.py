@@ -217,6 +217,8 @@ class InstanceOut(Said, frozen=True, kw_only=True):
     started_at: Moment | None
     completed_at: Moment | None
     run_at: Moment | None
+    left_out: list[str] = []
+    """In lists: values of more than 16 KiB, which are null there."""
 
 
 class HistoryOut(Said, frozen=True, kw_only=True):
@@ -260,6 +262,8 @@ class TaskOut(Said, frozen=True, kw_only=True):
     started_at: Moment | None
     completed_at: Moment | None
     completed_by: str | None
+    left_out: list[str] = []
+    """In lists: values of more than 16 KiB, which are null there."""
 
 
 class InstanceDetail(InstanceOut, frozen=True, kw_only=True):

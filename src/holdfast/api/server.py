@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,7 @@ class Doors:
         self.stopping = asyncio.Event()
         self.draining = False  # it goes on answering, and says that it is not ready
         self.streams = 0
+        self.waiting = 0  # requests that are held until something has happened
         self.thinking = asyncio.Semaphore(2)  # charts that are drawn or tried out: pure work, off the loop
         self.oidc = Oidc(settings) if settings.oidc_issuer else None
         self.endpoints = table()
@@ -95,6 +96,17 @@ class Doors:
             if caller is not None and self.service_for(caller.tenant_id) is service:
                 return caller
         return None
+
+    @contextlib.contextmanager
+    def held(self, seconds: float) -> Iterator[float]:
+        """For how long a request may be held. So many of them that others would find no room are not held at all:
+        that one waits was a preference."""
+        allowed = seconds if self.waiting < self.settings.max_in_flight // 2 else 0.0
+        self.waiting += 1
+        try:
+            yield allowed
+        finally:
+            self.waiting -= 1
 
     async def caller_is_gone(self, call: Call) -> bool:
         """Whether whoever follows a stream may not do so any more: a revoked key ends it."""

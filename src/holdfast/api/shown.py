@@ -27,7 +27,7 @@ def instance_fields(view: InstanceView) -> dict[str, Any]:
         "last_error": view.error, "compensation": view.compensation, "parent_id": view.parent_id,
         "trace_id": None if view.trace_id is None else trace_id_of(view.trace_id), "created_by": view.created_by,
         "created_at": when(view.created_at), "started_at": moment(view.started_at),
-        "completed_at": moment(view.completed_at), "run_at": moment(view.run_at),
+        "completed_at": moment(view.completed_at), "run_at": moment(view.run_at), "left_out": view.left_out,
     }  # fmt: skip
 
 
@@ -50,7 +50,7 @@ def task(view: TaskView) -> TaskOut:
         trace_id=None if view.trace_id is None else trace_id_of(view.trace_id), assignee=view.assignee,
         groups=view.groups, priority=view.priority, due_at=moment(view.due_at), follow_up_at=moment(view.follow_up_at),
         version=view.version, created_at=when(view.created_at), started_at=moment(view.started_at),
-        completed_at=moment(view.completed_at), completed_by=view.completed_by,
+        completed_at=moment(view.completed_at), completed_by=view.completed_by, left_out=view.left_out,
     )  # fmt: skip
 
 

@@ -43,17 +43,18 @@ async def stream_instance(call: Call) -> Reply:
             )
         after = int(given)
         ended = await _has_ended(call, id_)
-        if ended and not await instances.history_page(call.service, call.tenant_id, id_, after=after, limit=1):
+        rest = await instances.history_page(call.service, call.tenant_id, id_, after=after, limit=1)
+        if ended and not rest.entries:
             return Reply(204, b"")
     last = after
 
     async def read() -> tuple[list[bytes], bool]:
         nonlocal last
         ended = await _has_ended(call, id_)  # before the rows: those of its end are there then
-        rows = await instances.history_page(call.service, call.tenant_id, id_, after=last, limit=PAGE)
+        rows, more = await instances.history_page(call.service, call.tenant_id, id_, after=last, limit=PAGE)
         if rows:
             last = rows[-1].seq
-        return [event(str(row.seq), row.type, shown.history(row)) for row in rows], ended and len(rows) < PAGE
+        return [event(str(row.seq), row.type, shown.history(row)) for row in rows], ended and not more
 
     return _stream(call, read)
 

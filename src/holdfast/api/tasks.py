@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.api import shown
 from holdfast.api.endpoints import PAGE, Answer, Call, Cursor, Endpoints, Limit, Reply, cursor_of, read_cursor
-from holdfast.api.instances import INS, PageQuery
+from holdfast.api.instances import INS, LISTED_BYTES, PageQuery
 from holdfast.api.models import (
     Assign,
     Comment,
@@ -34,7 +34,7 @@ ONE: dict[str, Any] = {
     "form": {"type": "object", "required": ["approve"], "properties": {"approve": {"type": "boolean"}}},
     "output": None, "error": None, "trace_id": None, "assignee": None, "groups": ["finance"], "priority": 0,
     "due_at": None, "follow_up_at": None, "version": 0, "created_at": "2026-11-16T10:00:01Z", "started_at": None,
-    "completed_at": None, "completed_by": None,
+    "completed_at": None, "completed_by": None, "left_out": [],
 }  # fmt: skip
 SAID = {
     "id": "cmt_0192f0a1b2c37d4e8f90a1b2c3d4e5f6", "task_id": TSK, "at": "2026-11-16T10:05:00Z", "author": "ann",
@@ -53,7 +53,8 @@ class TasksQuery(msgspec.Struct, frozen=True):
 
 
 async def list_tasks(call: Call, query: TasksQuery) -> Reply:
-    """Tasks; by default the open ones, the most urgent first, then the oldest. Others: the newest first."""
+    """Tasks; by default the open ones, the most urgent first, then the oldest. Others: the newest first. A page with
+    a `next_cursor` may be short, or empty: what you look for is rare, and there is more to look at."""
     limit = query.limit
     edge = read_cursor(query.cursor, range(1 << 32), int, str, bytes)
     if query.instance_id is not None:
@@ -61,16 +62,14 @@ async def list_tasks(call: Call, query: TasksQuery) -> Reply:
             ids.parse("ins", query.instance_id)
         except BadInput as error:
             raise Problem("validation-failed", str(error), errors=[Fault(str(error), "/query/instance_id")]) from None
-    found = await tasks.list_tasks(
+    found, last = await tasks.page(
         call.service, call.tenant_id, status=None if query.status == "any" else query.status, type=query.type,
-        assignee=query.assignee, group=query.group, instance=query.instance_id, limit=limit + 1,
+        assignee=query.assignee, group=query.group, instance=query.instance_id, limit=limit, most=LISTED_BYTES,
         after=None if edge is None else (edge[0] - (1 << 31), edge[1], edge[2], edge[3]),
     )  # fmt: skip
-    last = found[limit - 1] if len(found) > limit else None
-    following = None
-    if last is not None:  # priorities may be negative, and a cursor's numbers are not
-        following = cursor_of(last.priority + (1 << 31), last.created_at, last.key, ids.parse("tsk", last.id))
-    return Reply(200, Listing[TaskOut](items=[shown.task(view) for view in found[:limit]], next_cursor=following))
+    # Priorities may be negative, and a cursor's numbers are not.
+    following = None if last is None else cursor_of(last[0] + (1 << 31), *last[1:])
+    return Reply(200, Listing[TaskOut](items=[shown.task(view) for view in found], next_cursor=following))
 
 
 def _groups(call: Call) -> frozenset[str] | None:

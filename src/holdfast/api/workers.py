@@ -11,6 +11,8 @@ from holdfast.app import dead_letters, workers
 from holdfast.engine import ids
 
 WORKERS_SHOWN = 200
+COUNTED_MAX = 100_000
+HEADS_MAX = 1000  # queues, and definitions in one
 ONE: dict[str, Any] = {
     "id": "wrk_0192f0a1b2c37d4e8f90a1b2c3d4e5f6", "host": "worker-1", "pid": 7, "state": "live", "holds": 12,
     "started_at": "2026-11-16T09:00:00Z", "heartbeat_at": "2026-11-16T10:00:00Z", "definitions": "refund v1",
@@ -35,9 +37,12 @@ async def list_workers(call: Call) -> Reply:
 
 
 async def list_queues(call: Call) -> Reply:
-    """Queues in which instances of your tenant are due and not claimed: how many, and how long the oldest waits."""
+    """Queues in which instances of your tenant are due and not claimed: how many, and how long the oldest waits. They
+    are counted up to 100,000."""
     now = call.service.store.now()
-    rows = await call.service.store.fetch("queues_of_tenant", tenant_id=call.tenant_id, now=now)
+    rows = await call.service.store.fetch(
+        "queues_of_tenant", tenant_id=call.tenant_id, now=now, counted=COUNTED_MAX, heads=HEADS_MAX
+    )
     items = [
         QueueOut(queue=queue, due=due, oldest_seconds=max(0.0, (now - oldest) / 1_000_000))
         for queue, due, oldest in rows

@@ -125,7 +125,7 @@ async def read(service: Service, tenant_id: str, id_: bytes) -> BulkView:
     if view.workflow != KEY:
         raise missing
     pages = await instances.history_page(service, tenant_id, id_, types=(h.STEP_COMPLETED,), limit=1)
-    state = pages[0].payload["result"] if pages else {"done": 0, "failed": 0}
+    state = pages.entries[0].payload["result"] if pages.entries else {"done": 0, "failed": 0}
     return BulkView(
         id=ids.shown("blk", id_), action=view.input["action"], status=view.status, matched=view.input["matched"],
         done=state["done"], failed=state["failed"], moved=view.moved,
@@ -137,11 +137,9 @@ async def failures(
 ) -> tuple[list[tuple[str, str]], int | None]:
     """Who was not told, and why, from the pages after this entry of its history; and where the next ones begin."""
     await read(service, tenant_id, id_)
-    found = await instances.history_page(
-        service, tenant_id, id_, after=after, types=(h.STEP_COMPLETED,), limit=pages + 1
-    )
-    those = [(word, why) for entry in found[:pages] for word, why in entry.payload["result"]["failures"]]
-    return those, found[pages - 1].seq if len(found) > pages else None
+    found = await instances.history_page(service, tenant_id, id_, after=after, types=(h.STEP_COMPLETED,), limit=pages)
+    those = [(word, why) for entry in found.entries for word, why in entry.payload["result"]["failures"]]
+    return those, found.entries[-1].seq if found.more else None
 
 
 async def act(service: Service, order: Order, state: State) -> State:

@@ -250,10 +250,14 @@ async def page(
 ) -> list[DefinitionView]:  # fmt: skip
     """By key, the newest version first; `after`: behind this key and version."""
     at = ("", 1 << 30) if after is None else after
+    if key is not None and after is not None and after[0] != key:
+        at = (key, 0 if after[0] > key else 1 << 30)
+    name = "list_definitions" + ("" if key is None else "_of_key")
+    if status is not None:
+        name += "_of_status" if key is None else "_and_status"
     rows = await service.store.fetch(
-        "list_definitions" if key is None else "list_definitions_of_key", tenant_id=tenant_id, key=key, status=status,
-        after_key=at[0], after_version=at[1], limit=limit,
-    )  # fmt: skip
+        name, tenant_id=tenant_id, key=key, status=status, after_key=at[0], after_version=at[1], limit=limit
+    )
     return [_view(row) for row in rows]
 
 

@@ -46,7 +46,9 @@ class Feed:
         """Where to go on from; None before the first look."""
         if self._place is None:
             return None
-        return f"{self._place[0]}" if self.service.store.dialect == "sqlite" else ".".join(f"{n:x}" for n in self._place)
+        if self.service.store.dialect == "sqlite":
+            return f"{self._place[0]}"
+        return ".".join(f"{number:x}" for number in self._place)
 
     async def read(self) -> list[FeedEntry]:
         """What has happened since; at first, nothing: the feed begins now, or where the word says."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from uuid_utils import uuid7
@@ -38,6 +38,9 @@ Edge = tuple[int, bytes]
 """Where a page ends: when its last instance was created, and its id."""
 FAR_AHEAD: Edge = ((1 << 63) - 1, b"\xff" * 16)
 PAGE_MAX = 1000
+ANY_SIZE = (1 << 31) - 1
+ANSWERS = (h.STEP_COMPLETED, h.TRANSACTION_COMMITTED, h.EFFECT_SUCCEEDED, h.CHILD_COMPLETED)
+PAGE_BYTES = 4 << 20
 
 
 class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +72,8 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
     """Counts every entry of its history and every event delivered to it; filled by `status()`, not by lists."""
     trace_id: str | None = None
     created_by: str | None = None
+    left_out: list[str] = []
+    """In lists: which values are too large to be shown there."""
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,13 +242,21 @@ async def read(service: Service, tenant_id: str, id_: bytes, *, steps: bool = Tr
     rows = await service.store.fetch("read_instance", tenant_id=tenant_id, id=id_)
     if not rows:
         raise InstanceNotFound(ids.instance_word(id_), tenant_id)
-    done: dict[str, Any] = {}
-    if steps:
-        answers = (h.STEP_COMPLETED, h.TRANSACTION_COMMITTED, h.EFFECT_SUCCEEDED, h.CHILD_COMPLETED)
-        for entry in await history(service, tenant_id, id_):
-            if entry.type in answers and isinstance(entry.payload, dict):
-                done[entry.name] = entry.payload.get("result")
+    done = _results(await history(service, tenant_id, id_)) if steps else {}
     return _view(tenant_id, rows[0], done)
+
+
+def _results(entries: Sequence[HistoryEntry]) -> dict[str, Any]:
+    return {
+        entry.name: entry.payload.get("result")
+        for entry in entries
+        if entry.type in ANSWERS and isinstance(entry.payload, dict)
+    }
+
+
+async def step_results(service: Service, tenant_id: str, id_: bytes, limit: int) -> dict[str, Any]:
+    """The results of its newest steps, by name."""
+    return _results((await history_page(service, tenant_id, id_, types=ANSWERS, limit=limit)).entries)
 
 
 def _view(tenant_id: str, row: Sequence[Any], steps: dict[str, Any]) -> InstanceView:
@@ -252,19 +265,24 @@ def _view(tenant_id: str, row: Sequence[Any], steps: dict[str, Any]) -> Instance
      *head) = row  # fmt: skip
     return InstanceView(
         id=ids.instance_word(id_), tenant_id=tenant_id, kind=kind, workflow=key, version=version, status=status,
-        waiting_on=waiting_on, business_key=business_key, queue=queue, input=codec.decode(input_),
+        waiting_on=waiting_on, business_key=business_key, queue=queue,
+        input=None if input_ is None else codec.decode(input_),
         result=None if result is None else codec.decode(result), error=None if error is None else codec.decode(error),
         compensation=compensation, parent_id=None if parent is None else ids.instance_word(parent),
         created_at=created_at, started_at=started_at, completed_at=completed_at, run_at=run_at, state=state,
-        steps=steps, moved=woken + head[0] if head else 0, trace_id=trace_id, created_by=created_by,
+        steps=steps,
+        moved=woken + head[0] if isinstance(head[0], int) else 0,
+        left_out=head[0].split() if isinstance(head[0], str) else [], trace_id=trace_id, created_by=created_by,
     )  # fmt: skip
 
 
 async def list_instances(
     service: Service, tenant_id: str, *, status: str | Sequence[str] | None = None, key: str | None = None,
-    business_key: str | None = None, limit: int = 50, before: Edge = FAR_AHEAD, since: int = 0,
+    business_key: str | None = None, limit: int = 50, before: Edge = FAR_AHEAD, since: int = 0, most: int = ANY_SIZE,
 ) -> list[InstanceView]:  # fmt: skip
-    """A page, newest first. Every filter, and every set of them, is answered by an index."""
+    """A page, newest first. Every filter, and every set of them, is answered by an index.
+
+    `most`: values of more bytes are left out."""
     statuses = LIVE + ENDED if status is None else (status,) if isinstance(status, str) else tuple(status)
     for one in statuses:
         if one not in LIVE + ENDED:
@@ -279,7 +297,7 @@ async def list_instances(
         name = "list_instances_of_business_key"
     rows = await service.store.fetch(
         name, tenant_id=tenant_id, statuses=" ".join(statuses), definition_key=key, business_key=business_key,
-        before_at=before[0], before=before[1], since=since, limit=limit,
+        before_at=before[0], before=before[1], since=since, limit=limit, most=most,
     )  # fmt: skip
     return [_view(tenant_id, row, {}) for row in rows]
 
@@ -291,14 +309,14 @@ async def edge_of(service: Service, tenant_id: str, instance: str) -> Edge:
 
 
 async def list_children(
-    service: Service, tenant_id: str, id_: bytes, *, limit: int = 50, before: Edge = FAR_AHEAD
+    service: Service, tenant_id: str, id_: bytes, *, limit: int = 50, before: Edge = FAR_AHEAD, most: int = ANY_SIZE
 ) -> list[InstanceView]:
     """The instances that this one started, newest first."""
     if not 1 <= limit <= PAGE_MAX:
         raise BadInput(f"limit is {limit}: expected 1 to {PAGE_MAX}")
     rows = await service.store.fetch(
         "list_children", tenant_id=tenant_id, parent_id=id_, before_at=before[0], before=before[1], since=0,
-        limit=limit,
+        limit=limit, most=most,
     )  # fmt: skip
     return [_view(tenant_id, row, {}) for row in rows]
 
@@ -314,20 +332,35 @@ async def history(
     return [_entry(row) for row in rows]
 
 
+class HistoryPage(NamedTuple):
+    """Entries in their order, and whether there are more in the direction they were read in."""
+
+    entries: list[HistoryEntry]
+    more: bool
+
+
 async def history_page(
     service: Service, tenant_id: str, id_: bytes, *, after: int | None = None, before: int | None = None,
-    types: Sequence[str] = (), limit: int,
-) -> list[HistoryEntry]:  # fmt: skip
+    types: Sequence[str] = (), limit: int, most: int = PAGE_BYTES,
+) -> HistoryPage:  # fmt: skip
     """A page from either end: `after` goes forward from there, else back from `before` or from the end; entries of
-    these types only, if any are named. Always in order."""
+    these types only, if any are named. It ends where its payloads come to more than `most` bytes."""
+    name = "history_forward" if after is not None else "history_back"
     values = {
-        "tenant_id": tenant_id, "instance_id": id_, "limit": limit, "types": f" {' '.join(types)} " if types else None,
-        "after": after, "before": before if before is not None else 1 << 62,
+        "tenant_id": tenant_id, "instance_id": id_, "limit": limit + 1, "most": most,
+        "types": f" {' '.join(types)} " if types else None, "after": after,
+        "before": before if before is not None else 1 << 62,
     }  # fmt: skip
-    rows = await service.store.fetch("history_forward" if after is not None else "history_back", **values)
+    rows = await service.store.fetch(name, **values)
     if not rows:
         await exists(service, tenant_id, id_)
-    return [_entry(row) for row in (rows if after is not None else reversed(rows))]
+    more = len(rows) > limit
+    rows = rows[:limit]
+    if not more and sum(len(row[5] or b"") for row in rows) > most:  # cut short by its size, or just full
+        edge = {"after": rows[-1][0], "before": rows[-1][0], "limit": 1, "most": 0}
+        more = bool(await service.store.fetch(name, **values | edge))
+    entries = [_entry(row) for row in rows]
+    return HistoryPage(entries if after is not None else entries[::-1], more)
 
 
 async def exists(service: Service, tenant_id: str, id_: bytes) -> None:

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 OPEN = ("pending", "running")
 PAGE_MAX = 1000
+LOOKED_AT = 1000  # tasks that a page looks at for what no index knows
 COMMENT_MAX = 10_000
+ANY_SIZE = (1 << 31) - 1
 # Without the right one: it is to be taken from what the person was shown, not from a refusal.
 WRONG_HASH = "/hash: this is not the proposal that was shown: look at the task again"
 CLAIM_TRIES = 10
@@ -68,6 +70,8 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     started_at: int | None
     completed_at: int | None
     completed_by: str | None
+    left_out: list[str] = []
+    """In lists: which values are too large to be shown there."""
 
     @property
     def form(self) -> Any:
@@ -87,33 +91,62 @@ Edge = tuple[int, int, str, bytes]
 
 
 async def list_tasks(
-    service: Service, tenant_id: str, *, status: str | None = "open", type: str | None = None,
-    assignee: str | None = None, group: str | None = None, instance: str | None = None, limit: int = 100,
-    after: Edge | None = None,
+    service: Service, tenant_id: str, *, limit: int = 100, after: Edge | None = None, most: int = ANY_SIZE,
+    **wanted: Any,
 ) -> list[TaskView]:  # fmt: skip
-    """Open ones: the most urgent first, then the oldest. Others: the newest first. An instance's: in their order."""
+    """As many as asked for, if there are so many; see `page` for what may be wanted, and for their order."""
     if not 1 <= limit <= PAGE_MAX:
         raise BadInput(f"limit is {limit}: expected 1 to {PAGE_MAX:,}")
+    found, after = await page(service, tenant_id, limit=limit, after=after, most=most, **wanted)
+    while after is not None and len(found) < limit:
+        more, after = await page(service, tenant_id, limit=limit - len(found), after=after, most=most, **wanted)
+        found += more
+    return found
+
+
+async def page(
+    service: Service, tenant_id: str, *, status: str | None = "open", type: str | None = None,
+    assignee: str | None = None, group: str | None = None, instance: str | None = None, limit: int,
+    after: Edge | None = None, most: int = ANY_SIZE,
+) -> tuple[list[TaskView], Edge | None]:  # fmt: skip
+    """Open ones: the most urgent first, then the oldest. Others: the newest first. An instance's: in their order.
+
+    Also where the next page begins, if there may be one: a page may be short, or empty, and not be the last, because
+    only so many tasks are looked at for what no index knows."""
     if status not in (None, "open", *STATUSES):
         raise BadInput(f"status is {status!r}: expected open or one of {', '.join(STATUSES)}")
     if type is not None and type not in TYPES:
         raise BadInput(f"type is {type!r}: expected one of {', '.join(TYPES)}")
+    if group is not None and type not in (None, "HUMAN"):
+        return [], None  # groups are of people
     open_ = status == "open"
     forward = open_ or instance is not None
     at = after or ((1 << 31) - 1, 0 if forward else (1 << 62), "", b"" if forward else b"\xff" * 16)
+    name, searched = "list_tasks", type is not None or assignee is not None or group is not None
+    if open_ and assignee is not None:
+        name, searched = "list_tasks_of_assignee", type is not None or group is not None
+    elif open_ and group is not None:
+        name, searched = "list_tasks_of_group", False
+    elif open_:
+        name, searched = ("list_inbox", False) if type == "HUMAN" else ("list_open_tasks", type is not None)
+    looked = max(limit + 1, LOOKED_AT) if searched else limit + 1
     values: dict[str, Any] = {
-        "tenant_id": tenant_id, "status": None if open_ else status, "type": type, "assignee": assignee,
-        "group": None if group is None else _holds(group), "limit": limit, "after_priority": at[0],
-        "after_at": at[1], "after_key": at[2], "after_id": at[3],
+        "tenant_id": tenant_id, "status": None if open_ else status, "statuses": status or " ".join(STATUSES),
+        "type": type, "assignee": assignee, "group": None if group is None else _holds(group), "group_name": group,
+        "limit": limit + 1, "looked": looked, "after_priority": at[0], "after_at": at[1], "after_key": at[2],
+        "after_id": at[3], "most": most,
     }  # fmt: skip
-    name = "list_tasks"
-    if open_:
-        name = "list_inbox" if type == "HUMAN" else "list_open_tasks"
-        if assignee is not None:
-            name = "list_tasks_of_assignee"
     if instance is not None:
         name, values["instance_id"], values["open"] = "tasks_of_instance", ids.parse("ins", instance), open_
-    return [_view(row) for row in await service.store.fetch(name, **values)]
+    rows = await service.store.fetch(name, **values)
+    found = [row for row in rows if row[-1]]
+    last = None
+    if len(found) > limit:
+        last = found[limit - 1]
+    elif rows and rows[-1][-2] == looked:
+        last = rows[-1]
+    following = None if last is None else (last[22], last[27], last[3], bytes(last[0]))
+    return [_view(row) for row in found[:limit]], following
 
 
 def _holds(group: str) -> str:
@@ -343,14 +376,15 @@ def _check_actor(actor: Any) -> None:
 
 
 def _view(row: Any) -> TaskView:
-    options = {name: value for name, value in codec.decode(row[16]).items() if not name.startswith("@")}
+    given = {} if row[16] is None else codec.decode(row[16])
+    options = {name: value for name, value in given.items() if not name.startswith("@")}
     return TaskView(
         id=ids.shown("tsk", row[0]), instance_id=ids.instance_word(row[1]), workflow=row[2], key=row[3], type=row[4],
         name=row[5], title=row[6], status=row[7], run_at=row[8], attempts=row[9], max_attempts=row[10],
-        idempotency_key=row[14], input=codec.decode(row[15]), options=options,
+        idempotency_key=row[14], input=None if row[15] is None else codec.decode(row[15]), options=options,
         output=None if row[17] is None else codec.decode(row[17]),
         error=None if row[18] is None else codec.decode(row[18]), trace_id=row[19], assignee=row[20],
         groups=[] if row[21] is None else codec.decode(row[21].encode()), priority=row[22], due_at=row[23],
         follow_up_at=row[24], version=row[26], created_at=row[27], started_at=row[28], completed_at=row[29],
-        completed_by=row[30],
+        completed_by=row[30], left_out=row[31].split() if len(row) > 31 else [],
     )  # fmt: skip

@@ -25,20 +25,41 @@ select id, key, version, kind, status, hash, handlers, created_at, created_by, c
   revision, spec
 from holdfast.definitions where tenant_id = :tenant_id and id = :id
 
+-- part: definition_columns
+id, key, version, kind, status, hash, handlers, created_at, created_by, changed_at, changed_by, revision
+
 -- name: list_definitions
-select id, key, version, kind, status, hash, handlers, created_at, created_by, changed_at, changed_by,
-  revision
-from holdfast.definitions
-where tenant_id = :tenant_id and (key > cast(:after_key as text) or (key = cast(:after_key as text) and version < :after_version))
-  and (cast(:status as text) is null or status = cast(:status as text))
-order by key, version desc limit :limit
+-- By key, the newest version first: the rest of the last page's key, then the keys behind it.
+select * from (
+  select * from (select {definition_columns} from holdfast.definitions
+    where tenant_id = :tenant_id and key = cast(:after_key as text) and version < :after_version
+    order by version desc limit :limit) older
+  union all
+  select * from (select {definition_columns} from holdfast.definitions
+    where tenant_id = :tenant_id and key > cast(:after_key as text)
+    order by key, version desc limit :limit) others
+) found order by key, version desc limit :limit
+
+-- name: list_definitions_of_status
+select * from (
+  select * from (select {definition_columns} from holdfast.definitions
+    where tenant_id = :tenant_id and status = cast(:status as text) and key = cast(:after_key as text) and version < :after_version
+    order by version desc limit :limit) older
+  union all
+  select * from (select {definition_columns} from holdfast.definitions
+    where tenant_id = :tenant_id and status = cast(:status as text) and key > cast(:after_key as text)
+    order by key, version desc limit :limit) others
+) found order by key, version desc limit :limit
 
 -- name: list_definitions_of_key
-select id, key, version, kind, status, hash, handlers, created_at, created_by, changed_at, changed_by,
-  revision
-from holdfast.definitions
-where tenant_id = :tenant_id and key = :key and (cast(:after_key as text) = '' or version < :after_version)
-  and (cast(:status as text) is null or status = cast(:status as text))
+select {definition_columns} from holdfast.definitions
+where tenant_id = :tenant_id and key = cast(:key as text) and version < :after_version
+order by version desc limit :limit
+
+-- name: list_definitions_of_key_and_status
+select {definition_columns} from holdfast.definitions
+where tenant_id = :tenant_id and status = cast(:status as text) and key = cast(:key as text)
+  and version < :after_version
 order by version desc limit :limit
 
 -- name: set_definition_status

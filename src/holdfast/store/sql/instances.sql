@@ -3,6 +3,15 @@ id, kind, definition_key, definition_version, business_key, status, waiting_on, 
   result, last_error, compensation, parent_id, parent_step, seq, current_state, created_at, started_at, completed_at,
   run_at, locked_by, woken, trace_id, created_by
 
+-- part: instance_listed
+id, kind, definition_key, definition_version, business_key, status, waiting_on, queue, attempts,
+  case when length(input) <= :most then input end as input, case when length(result) <= :most then result end as result,
+  case when length(last_error) <= :most then last_error end as last_error, compensation, parent_id, parent_step, seq,
+  current_state, created_at, started_at, completed_at, run_at, locked_by, woken, trace_id, created_by,
+  case when length(input) > :most then 'input ' else '' end
+    || case when length(result) > :most then 'result ' else '' end
+    || case when length(last_error) > :most then 'last_error ' else '' end as left_out
+
 -- part: instance_page
 (created_at, id) < (:before_at, :before)
     and created_at >= :since order by created_at desc, id desc limit :limit
@@ -15,61 +24,61 @@ from holdfast.instances i where tenant_id = :tenant_id and id = :id
 -- name: list_instances
 -- Newest first. Every status is a run of its own in the index; the page is merged from the heads of those asked for.
 select * from (
-  select * from (select {instance_columns} from holdfast.instances
+  select * from (select {instance_listed} from holdfast.instances
     where tenant_id = :tenant_id and status = 'pending' and cast(:statuses as text) like '%pending%' and {instance_page}) pending
   union all
-  select * from (select {instance_columns} from holdfast.instances
+  select * from (select {instance_listed} from holdfast.instances
     where tenant_id = :tenant_id and status = 'running' and cast(:statuses as text) like '%running%' and {instance_page}) running
   union all
-  select * from (select {instance_columns} from holdfast.instances
+  select * from (select {instance_listed} from holdfast.instances
     where tenant_id = :tenant_id and status = 'waiting' and cast(:statuses as text) like '%waiting%' and {instance_page}) waiting
   union all
-  select * from (select {instance_columns} from holdfast.instances
+  select * from (select {instance_listed} from holdfast.instances
     where tenant_id = :tenant_id and status = 'compensating' and cast(:statuses as text) like '%compensating%' and {instance_page}) compensating
   union all
-  select * from (select {instance_columns} from holdfast.instances
+  select * from (select {instance_listed} from holdfast.instances
     where tenant_id = :tenant_id and status = 'completed' and cast(:statuses as text) like '%completed%' and {instance_page}) completed
   union all
-  select * from (select {instance_columns} from holdfast.instances
+  select * from (select {instance_listed} from holdfast.instances
     where tenant_id = :tenant_id and status = 'failed' and cast(:statuses as text) like '%failed%' and {instance_page}) failed
   union all
-  select * from (select {instance_columns} from holdfast.instances
+  select * from (select {instance_listed} from holdfast.instances
     where tenant_id = :tenant_id and status = 'cancelled' and cast(:statuses as text) like '%cancelled%' and {instance_page}) cancelled
 ) found order by created_at desc, id desc limit :limit
 
 -- name: list_instances_of_definition
 select * from (
-  select * from (select {instance_columns} from holdfast.instances
+  select * from (select {instance_listed} from holdfast.instances
     where tenant_id = :tenant_id and definition_key = :definition_key and status = 'pending' and cast(:statuses as text) like '%pending%' and {instance_page}) pending
   union all
-  select * from (select {instance_columns} from holdfast.instances
+  select * from (select {instance_listed} from holdfast.instances
     where tenant_id = :tenant_id and definition_key = :definition_key and status = 'running' and cast(:statuses as text) like '%running%' and {instance_page}) running
   union all
-  select * from (select {instance_columns} from holdfast.instances
+  select * from (select {instance_listed} from holdfast.instances
     where tenant_id = :tenant_id and definition_key = :definition_key and status = 'waiting' and cast(:statuses as text) like '%waiting%' and {instance_page}) waiting
   union all
-  select * from (select {instance_columns} from holdfast.instances
+  select * from (select {instance_listed} from holdfast.instances
     where tenant_id = :tenant_id and definition_key = :definition_key and status = 'compensating' and cast(:statuses as text) like '%compensating%' and {instance_page}) compensating
   union all
-  select * from (select {instance_columns} from holdfast.instances
+  select * from (select {instance_listed} from holdfast.instances
     where tenant_id = :tenant_id and definition_key = :definition_key and status = 'completed' and cast(:statuses as text) like '%completed%' and {instance_page}) completed
   union all
-  select * from (select {instance_columns} from holdfast.instances
+  select * from (select {instance_listed} from holdfast.instances
     where tenant_id = :tenant_id and definition_key = :definition_key and status = 'failed' and cast(:statuses as text) like '%failed%' and {instance_page}) failed
   union all
-  select * from (select {instance_columns} from holdfast.instances
+  select * from (select {instance_listed} from holdfast.instances
     where tenant_id = :tenant_id and definition_key = :definition_key and status = 'cancelled' and cast(:statuses as text) like '%cancelled%' and {instance_page}) cancelled
 ) found order by created_at desc, id desc limit :limit
 
 -- name: list_instances_of_business_key
 -- A business key is shared by as many instances as there are definitions, at most.
-select {instance_columns} from holdfast.instances
+select {instance_listed} from holdfast.instances
 where tenant_id = :tenant_id and business_key = cast(:business_key as text)
   and (cast(:definition_key as text) is null or definition_key = cast(:definition_key as text))
   and cast(:statuses as text) like '%' || status || '%' and {instance_page}
 
 -- name: list_children
-select {instance_columns} from holdfast.instances
+select {instance_listed} from holdfast.instances
 where tenant_id = :tenant_id and parent_id = :parent_id and {instance_page}
 
 -- name: find_business_key
@@ -88,16 +97,29 @@ where tenant_id = :tenant_id and instance_id = :instance_id and seq > :after ord
 seq, type, name, fence, at, payload, salt, hash, payload_hash
 
 -- name: history_forward
+-- How many bytes a page comes to is added up first, over lengths alone; the first entry is there in any case.
 select {history_columns} from holdfast.history
-where tenant_id = :tenant_id and instance_id = :instance_id and seq > :after
-  and (cast(:types as text) is null or cast(:types as text) like '% ' || type || ' %')
-order by seq limit :limit
+where tenant_id = :tenant_id and instance_id = :instance_id and seq in (
+  select seq from (
+    select seq, sum(bytes) over (order by seq) - bytes as before_it from (
+      select seq, coalesce(length(payload), 0) as bytes from holdfast.history
+      where tenant_id = :tenant_id and instance_id = :instance_id and seq > :after
+        and (cast(:types as text) is null or cast(:types as text) like '% ' || type || ' %')
+      order by seq limit :limit) page) sized
+  where before_it <= :most)
+order by seq
 
 -- name: history_back
 select {history_columns} from holdfast.history
-where tenant_id = :tenant_id and instance_id = :instance_id and seq < :before
-  and (cast(:types as text) is null or cast(:types as text) like '% ' || type || ' %')
-order by seq desc limit :limit
+where tenant_id = :tenant_id and instance_id = :instance_id and seq in (
+  select seq from (
+    select seq, sum(bytes) over (order by seq desc) - bytes as before_it from (
+      select seq, coalesce(length(payload), 0) as bytes from holdfast.history
+      where tenant_id = :tenant_id and instance_id = :instance_id and seq < :before
+        and (cast(:types as text) is null or cast(:types as text) like '% ' || type || ' %')
+      order by seq desc limit :limit) page) sized
+  where before_it <= :most)
+order by seq desc
 
 -- name: wake_unless_moved
 -- The row itself is the compare-and-set: whoever comes second finds it woken once more.

@@ -3,6 +3,17 @@ id, instance_id, definition_key, key, type, name, title, status, run_at, attempt
   locked_at, fence, idempotency_key, input, options, output, error, trace_id, assignee, groups, priority, due_at,
   follow_up_at, invoke_id, version, created_at, started_at, completed_at, completed_by
 
+-- part: task_listed
+id, instance_id, definition_key, key, type, name, title, status, run_at, attempts, max_attempts, locked_by,
+  locked_at, fence, idempotency_key, case when length(input) <= :most then input end as input,
+  case when length(options) <= :most then options end as options,
+  case when length(output) <= :most then output end as output, case when length(error) <= :most then error end as error,
+  trace_id, assignee, groups, priority, due_at, follow_up_at, invoke_id, version, created_at, started_at, completed_at,
+  completed_by,
+  case when length(input) > :most then 'input ' else '' end || case when length(options) > :most then 'form ' else '' end
+    || case when length(output) > :most then 'output ' else '' end
+    || case when length(error) > :most then 'error ' else '' end as left_out
+
 -- part: task_wanted
 (cast(:status as text) is null or status = cast(:status as text))
   and (cast(:type as text) is null or type = cast(:type as text))
@@ -13,36 +24,102 @@ id, instance_id, definition_key, key, type, name, title, status, run_at, attempt
 select {task_columns}
 from holdfast.tasks where tenant_id = :tenant_id and id = :id
 
--- part: urgent_first
-(priority < :after_priority or (priority = :after_priority and (created_at, key, id) > (:after_at, :after_key, :after_id)))
-order by priority desc, created_at, key, id limit :limit
+-- part: as_urgent
+closed_at is null and status in ('pending', 'running')
+      and priority = :after_priority and (created_at, key, id) > (:after_at, :after_key, :after_id)
+      order by created_at, key, id limit :looked
+
+-- part: less_urgent
+closed_at is null and status in ('pending', 'running') and priority < :after_priority
+      order by priority desc, created_at, key, id limit :looked
+
+-- part: newer_first
+(created_at, id) < (:after_at, :after_id) order by created_at desc, id desc limit :looked
 
 -- name: list_tasks
-select {task_columns}
-from holdfast.tasks where tenant_id = :tenant_id and (created_at, id) < (:after_at, :after_id)
-  and {task_wanted}
-order by created_at desc, id desc limit :limit
+-- Newest first, merged from the runs of the statuses asked for. As in every list of tasks, what no index knows is looked
+-- for among so many only: the last that was looked at comes along, wanted or not, and the next page begins behind it.
+select {task_listed}, place, case when {task_wanted} then 1 else 0 end as wanted from (
+  select {task_columns}, row_number() over (order by created_at desc, id desc) as place from (
+    select * from (select {task_columns} from holdfast.tasks
+      where tenant_id = :tenant_id and status = 'pending' and cast(:statuses as text) like '%pending%' and {newer_first}) pending
+    union all
+    select * from (select {task_columns} from holdfast.tasks
+      where tenant_id = :tenant_id and status = 'running' and cast(:statuses as text) like '%running%' and {newer_first}) running
+    union all
+    select * from (select {task_columns} from holdfast.tasks
+      where tenant_id = :tenant_id and status = 'succeeded' and cast(:statuses as text) like '%succeeded%' and {newer_first}) succeeded
+    union all
+    select * from (select {task_columns} from holdfast.tasks
+      where tenant_id = :tenant_id and status = 'failed' and cast(:statuses as text) like '%failed%' and {newer_first}) failed
+    union all
+    select * from (select {task_columns} from holdfast.tasks
+      where tenant_id = :tenant_id and status = 'cancelled' and cast(:statuses as text) like '%cancelled%' and {newer_first}) cancelled
+    union all
+    select * from (select {task_columns} from holdfast.tasks
+      where tenant_id = :tenant_id and status = 'skipped' and cast(:statuses as text) like '%skipped%' and {newer_first}) skipped
+    order by created_at desc, id desc limit :looked
+  ) looked_at
+) placed where {task_wanted} or place = :looked order by created_at desc, id desc limit :limit
 
 -- name: list_open_tasks
-select {task_columns}
-from holdfast.tasks where tenant_id = :tenant_id and status in ('pending', 'running')
-  and {task_wanted} and {urgent_first}
+-- The most urgent first: the rest of those as urgent as the last of the page before, then the less urgent.
+select {task_listed}, place, case when {task_wanted} then 1 else 0 end as wanted from (
+  select {task_columns}, row_number() over (order by priority desc, created_at, key, id) as place from (
+    select * from (select {task_columns} from holdfast.tasks
+      where tenant_id = :tenant_id and {as_urgent}) as_urgent
+    union all
+    select * from (select {task_columns} from holdfast.tasks
+      where tenant_id = :tenant_id and {less_urgent}) less_urgent
+    order by priority desc, created_at, key, id limit :looked
+  ) looked_at
+) placed where {task_wanted} or place = :looked order by priority desc, created_at, key, id limit :limit
 
 -- name: list_inbox
--- The inbox. Says closed_at is null so that the planner may use the small index of what people have open.
-select {task_columns}
-from holdfast.tasks
-where tenant_id = :tenant_id and type = 'HUMAN' and closed_at is null and status in ('pending', 'running')
-  and {task_wanted} and {urgent_first}
+-- Says closed_at is null so that the planner may use the small index of what people have open.
+select {task_listed}, place, case when {task_wanted} then 1 else 0 end as wanted from (
+  select {task_columns}, row_number() over (order by priority desc, created_at, key, id) as place from (
+    select * from (select {task_columns} from holdfast.tasks
+      where tenant_id = :tenant_id and type = 'HUMAN' and {as_urgent}) as_urgent
+    union all
+    select * from (select {task_columns} from holdfast.tasks
+      where tenant_id = :tenant_id and type = 'HUMAN' and {less_urgent}) less_urgent
+    order by priority desc, created_at, key, id limit :looked
+  ) looked_at
+) placed where {task_wanted} or place = :looked order by priority desc, created_at, key, id limit :limit
 
 -- name: list_tasks_of_assignee
-select {task_columns}
-from holdfast.tasks
-where tenant_id = :tenant_id and assignee = cast(:assignee as text) and closed_at is null
-  and status in ('pending', 'running') and {task_wanted} and {urgent_first}
+select {task_listed}, place, case when {task_wanted} then 1 else 0 end as wanted from (
+  select {task_columns}, row_number() over (order by priority desc, created_at, key, id) as place from (
+    select * from (select {task_columns} from holdfast.tasks
+      where tenant_id = :tenant_id and assignee = cast(:assignee as text) and {as_urgent}) as_urgent
+    union all
+    select * from (select {task_columns} from holdfast.tasks
+      where tenant_id = :tenant_id and assignee = cast(:assignee as text) and {less_urgent}) less_urgent
+    order by priority desc, created_at, key, id limit :looked
+  ) looked_at
+) placed where {task_wanted} or place = :looked order by priority desc, created_at, key, id limit :limit
+
+-- name: list_tasks_of_group
+-- Open ones only: those are filed under their groups.
+select {task_listed}, place, case when {task_wanted} and status in ('pending', 'running') then 1 else 0 end as wanted from (
+  select task_id, row_number() over (order by urgency desc, made_at, task_key, task_id) as place from (
+    select * from (select urgency, made_at, task_key, task_id from holdfast.task_groups
+      where tenant_id = :tenant_id and name = cast(:group_name as text) and urgency = :after_priority
+        and (made_at, task_key, task_id) > (:after_at, :after_key, :after_id)
+      order by made_at, task_key, task_id limit :looked) as_urgent
+    union all
+    select * from (select urgency, made_at, task_key, task_id from holdfast.task_groups
+      where tenant_id = :tenant_id and name = cast(:group_name as text) and urgency < :after_priority
+      order by urgency desc, made_at, task_key, task_id limit :looked) less_urgent
+    order by urgency desc, made_at, task_key, task_id limit :looked
+  ) looked_at
+) members join holdfast.tasks on tenant_id = :tenant_id and id = task_id
+where ({task_wanted} and status in ('pending', 'running')) or place = :looked
+order by place limit :limit
 
 -- name: tasks_of_instance
-select {task_columns}
+select {task_listed}, 0 as place, 1 as wanted
 from holdfast.tasks where tenant_id = :tenant_id and instance_id = :instance_id
   and (not cast(:open as boolean) or status in ('pending', 'running')) and {task_wanted}
   and (created_at, key, id) > (:after_at, :after_key, :after_id)

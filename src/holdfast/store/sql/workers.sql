@@ -76,19 +76,5 @@ select id, host, pid, started_at, heartbeat_at, stopped_at, fenced_at, fenced_by
   (select count(*) from holdfast.instances i where i.locked_by = w.id and i.tenant_id = :tenant_id) as holds
 from holdfast.workers w where tenant_id = '*' order by started_at desc limit :limit
 
--- name: queues_of_tenant
--- One descent of the index for each queue, then this tenant's own part of it, counted no further than the limit.
-with recursive queues (queue) as (
-  select min(queue) from holdfast.instances where run_at is not null and locked_by is null
-  union all
-  select (select min(queue) from holdfast.instances i
-          where i.queue > q.queue and i.run_at is not null and i.locked_by is null)
-  from queues q where q.queue is not null
-)
-select q.queue, count(*), min(i.run_at) from queues q
-join holdfast.instances i on i.queue = q.queue and i.tenant_id = :tenant_id and i.run_at is not null
-  and i.locked_by is null and i.run_at <= :now
-where q.queue is not null group by q.queue order by q.queue
-
 -- name: ping
 select 1
