@@ -8,7 +8,7 @@ BIN     := .venv/bin
 READY   := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench mutants faults xstate lock clean
+.PHONY: help run test check bench mutants crashes faults xstate lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -30,6 +30,9 @@ bench: $(READY) ## compare Holdfast with its peers
 
 mutants: $(READY) ## remove each guard in turn and see a test fail
 	$(BIN)/python tests/mutants.py $(ARGS)
+
+crashes: $(READY) ## stop before and after every single write, on PostgreSQL too
+	HOLDFAST_TEST_EVERY_FAULT=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/crash $(ARGS)
 
 faults: $(READY) ## kill, pause and cut off real workers for a while, and audit; ARGS="--kills 2000" asks for more
 	$(BIN)/python -m tests.processes.long $(ARGS)
