@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "handlers": {"engine", "handlers"},
     "app": {"engine", "store", "app"},
     "worker": {"engine", "store", "handlers", "app", "worker"},
+    "client": {"engine", "api", "client"},  # of the API only what goes over the wire, see below
     "api": {"engine", "store", "handlers", "app", "api", "facade", "metrics", "tracing"},
 }
 IMPURE = {
@@ -55,6 +56,12 @@ def test_imports_point_inward(path: Path) -> None:
         parts = name.split(".")
         if parts[0] == "holdfast":
             assert parts[1] in MAY_IMPORT[room], f"{path.name} in {room}/ imports {name}"
+
+
+def test_the_client_knows_of_the_server_only_what_goes_over_the_wire() -> None:
+    for path in sorted((SOURCE / "client").rglob("*.py")):
+        for name in imports(path):
+            assert not name.startswith("holdfast.api") or name.startswith("holdfast.api.models."), (path.name, name)
 
 
 @pytest.mark.parametrize("path", sorted((SOURCE / "engine").rglob("*.py")), ids=lambda p: p.name)

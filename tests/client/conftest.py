@@ -1,0 +1,7 @@
+"""The server of the API's tests, for the client's."""
+
+from __future__ import annotations
+
+from tests.api.conftest import house, postgres_template, served
+
+__all__ = ["house", "postgres_template", "served"]
