@@ -8,10 +8,10 @@ BIN     := .venv/bin
 READY   := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench mutants crashes faults xstate lock clean
+.PHONY: help run test check bench mutants crashes faults fuzz-api xstate lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
 
 run: $(READY) ## start Holdfast with the example expense claim, which waits for you
 	$(BIN)/holdfast dev --app examples.expenses:hf $(ARGS)
@@ -36,6 +36,9 @@ crashes: $(READY) ## stop before and after every single write, on PostgreSQL too
 
 faults: $(READY) ## kill, pause and cut off real workers for a while, and audit; ARGS="--kills 2000" asks for more
 	$(BIN)/python -m tests.processes.long $(ARGS)
+
+fuzz-api: $(READY) ## 5,000 requests that nobody thought of to every operation of the API, on both databases
+	$(BIN)/python -m tests.api.fuzz --cases 5000 $(ARGS)
 
 xstate: $(READY) ## compare the chart interpreter with npm XState on 2,000 random machines
 	$(BIN)/python -m tests.charts.differential $(ARGS)

@@ -29,7 +29,7 @@ DATABASE = ("sqlite:///", "postgresql://", "postgres://")
 HTTP = ("https://", "http://")
 WORDS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 # No settings: which file to read, tracebacks, secrets of tasks, what a database lacks, what our own tests look at.
-OTHER_VARIABLES = re.compile(r"HOLDFAST_(CONFIG|DEBUG|SECRET_.+|POSTGRES_.+|TEST_.+|BENCH_.+)")
+OTHER_VARIABLES = re.compile(r"HOLDFAST_(CONFIG|DEBUG|URL|KEY|KEY_FILE|SECRET_.+|POSTGRES_.+|TEST_.+|BENCH_.+)")
 QUERY_PASSWORD = re.compile(r"(?P<before>[?&](?:\w*password|passwd|token|\w*secret|api_?key)=)[^&#\s]+", re.IGNORECASE)
 
 

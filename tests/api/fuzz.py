@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -175,7 +176,7 @@ def main() -> int:
                 for number, endpoint in enumerate(wanted):
                     bar.update(task, description=f"{database.partition(':')[0]} {endpoint.operation}"[:50])
                     try:
-                        fuzzer.fuzz(endpoint, options.cases, options.seed, lambda: bar.advance(task))
+                        fuzzer.fuzz(endpoint, options.cases, options.seed, partial(bar.advance, task))
                     except Found as found:
                         failed += 1
                         bar.console.print(str(found), markup=False, highlight=False)

@@ -98,7 +98,7 @@ def fitting_body(operation: str, seeds: Seeds) -> list[Any]:
         "POST /workflow/keys/{id}/rotate": [{"overlap_seconds": 3600}],
         "POST /workflow/effects/{id}/resolve": [
             {"resolution": "happened", "reason": "seen", "result": {"id": 1}},
-            {"resolution": "did_not_happen", "reason": "not there", "accept_double": True, "second_person": "bob"},
+            {"resolution": "did_not_happen", "reason": "not there", "accept_double": True},
             {"resolution": "abort", "reason": "enough"},
         ],
         "POST /workflow/tasks/{id}/assign": [{"assignee": "bob"}, {"assignee": None, "reason": "back"}],

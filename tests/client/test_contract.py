@@ -104,6 +104,7 @@ METHODS: dict[str, tuple[str, Made]] = {
     "docs": ("server.docs", lambda c: c.server.docs()),
     "login": ("server.login_page", lambda c: c.server.login_page("k")),
     "log_in": ("server.log_in", lambda c: c.server.log_in("k")),
+    "log_out": ("server.log_out", lambda c: c.server.log_out("holdfast_session=x")),
 }
 # What a body or a query calls otherwise than the method does; "": the same thing has another word there.
 OTHER_WORDS = {

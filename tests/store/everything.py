@@ -59,6 +59,8 @@ TOGETHER: dict[str, dict[str, Any]] = {  # where more than one must be right at 
     "add_principal": {"id": NEW, "kind": "human", "name": "new", "subject": "new"},
     "add_api_key": {"id": NEW, "kind": "live", "hash": NEW},
     "settle_request": {"status": "SUCCEEDED", "locked_by": "w"},
+    "list_definitions_of_status": {"status": "active"},
+    "list_definitions_of_key_and_status": {"status": "active"},
 }
 TYPED: dict[str, list[Any]] = {
     "text": ["k", "new", "e1", "h", "w", "", "~", None], "bytea": [ID, OTHER, NEW, b"", b"\xff" * 16],

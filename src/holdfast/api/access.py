@@ -291,7 +291,7 @@ def declare(endpoints: Endpoints) -> None:
     endpoints.add(
         "PATCH /workflow/principals/{id}", capability="access:manage", tag="access", summary="Change a principal",
         body=ChangePrincipal, body_example={"roles": ["approver", "viewer"]}, keyed="optional", if_match="required",
-        answers=who, problems=("not-found", "precondition-failed"),
+        answers=who, problems=("not-found", "precondition-failed"), again=read_principal,
     )(change_principal)  # fmt: skip
     key = {200: Answer("The key, without itself.", KeyOut, KEY)}
     made = {201: Answer("Made, and shown this once.", NewKeyOut, {**KEY, "key": "hfst_live_…"}, location=True)}
@@ -311,6 +311,7 @@ def declare(endpoints: Endpoints) -> None:
     endpoints.add(
         "POST /workflow/keys/{id}/revoke", capability="access:manage", tag="access", summary="Revoke a key",
         keyed="optional", if_match="optional", answers=key, problems=("not-found", "precondition-failed"),
+        again=read_key,
     )(revoke_key)  # fmt: skip
     endpoints.add(
         "POST /workflow/keys/{id}/rotate", capability="access:manage", tag="access", summary="Rotate a key",
@@ -326,7 +327,7 @@ def declare(endpoints: Endpoints) -> None:
     endpoints.add(
         "PATCH /workflow/tenant", capability="tenant:write", tag="access", summary="Change your tenant",
         body=ChangeTenant, body_example={"http_hosts": ["api.example.org"]}, keyed="optional", if_match="required",
-        answers=tenant, problems=("precondition-failed",),
+        answers=tenant, problems=("precondition-failed",), again=read_tenant,
     )(change_tenant)  # fmt: skip
     endpoints.add(
         "GET /workflow/audit", capability="audit:read", tag="access", summary="Read the audit", query=AuditQuery,

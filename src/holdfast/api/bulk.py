@@ -14,6 +14,7 @@ from holdfast.api.problems import Fault, Problem
 from holdfast.app import bulk
 from holdfast.app.bulk import Order
 from holdfast.engine import ids
+from holdfast.engine.errors import Forbidden
 from holdfast.engine.events import OUR_EVENTS
 
 ONE: dict[str, Any] = {
@@ -52,6 +53,9 @@ def _order(call: Call, body: Bulk, id_: bytes) -> Order:
 async def begin_bulk(call: Call, body: Bulk) -> Reply:
     """Cancel, pause, resume, retry or signal everything that matches. With `dry_run` it is only counted. The work goes
     on when this answer is given, also through a restart; how far it is, and who could not be told, can be read."""
+    needed = "instances:send" if body.action == "signal" else "instances:control"
+    if not call.caller.may(needed):
+        raise Forbidden(f"{call.actor} may not {body.action} one instance, so not many: that takes {needed!r}")
     id_ = call.derived("bulk") or uuid7().bytes
     order = _order(call, body, id_)
     matched = await bulk.count(call.service, order)

@@ -287,6 +287,7 @@ def declare(endpoints: Endpoints) -> None:
         endpoints.add(
             f"POST /workflow/definitions/{{id}}/{word}", capability="definitions:write", tag="definitions",
             summary=f"{word.capitalize()} a definition", answers=one, keyed="optional", if_match="optional",
+            again=read_definition,
             problems=("not-found", *SPARE),
         )(function)  # fmt: skip
     endpoints.add(

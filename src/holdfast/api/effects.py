@@ -60,6 +60,10 @@ async def resolve_effect(call: Call, body: Resolve) -> Reply:
     """Say what became of an effect whose outcome is unknown. It is kept with your name and reason, and its instance
     goes on from there. "Start it again" is open only when the old call cannot act any more."""
     word = call.word("eff")
+    if call.claim is not None and call.claim.taken_over:  # begun before: perhaps its word was recorded, and taken
+        view = await effects.read_effect(call.service, call.tenant_id, word)
+        if (view.resolution, view.resolved_by, view.reason) == (body.resolution, call.actor, body.reason):
+            return Reply(202, shown.effect(view), str(version_of(view)))
     expected = call.expected_version()
     if expected is not None:
         view = await effects.read_effect(call.service, call.tenant_id, word)
@@ -67,7 +71,7 @@ async def resolve_effect(call: Call, body: Resolve) -> Reply:
             raise VersionMoved(f"effect {word}", str(expected), str(version_of(view)))
     await effects.resolve(
         call.service, call.tenant_id, word, body.resolution, actor=call.actor, reason=body.reason, result=body.result,
-        accept_double=body.accept_double, second_person=body.second_person,
+        accept_double=body.accept_double,
     )  # fmt: skip
     view = await effects.read_effect(call.service, call.tenant_id, word)
     return Reply(202, shown.effect(view), str(version_of(view)))

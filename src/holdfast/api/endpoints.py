@@ -67,6 +67,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = False
     secret: bool = False  # its answer holds what must not be kept
     form: tuple[str, ...] = ()  # fields of a browser's form, in place of a body
+    again: Callable[[Call], Awaitable[Reply]] | None = None  # how its answer is made once its change is committed
 
     @property
     def operation(self) -> str:
@@ -96,6 +97,10 @@ class Reply(msgspec.Struct, frozen=True):
     events: AsyncIterator[bytes] | None = None
 
 
+async def _always() -> bool:
+    return True
+
+
 class Call(msgspec.Struct, kw_only=True):
     """One request, as an endpoint sees it: who asks, for which tenant, with which words."""
 
@@ -111,6 +116,7 @@ class Call(msgspec.Struct, kw_only=True):
     wait_seconds: float | None = None
     claim: Claim | None = None
     form: Mapping[str, str] = {}
+    still_may: Callable[[], Awaitable[bool]] = _always
 
     @property
     def tenant_id(self) -> str:
@@ -224,7 +230,7 @@ def read_cursor(word: str | None, *kinds: type | range) -> list[Any] | None:
         if not isinstance(values, list) or len(values) != len(kinds):
             raise ValueError
         found = [_part(value, kind) for value, kind in zip(values, kinds, strict=True)]
-    except (ValueError, TypeError, msgspec.DecodeError):
+    except (ValueError, TypeError, RecursionError, msgspec.DecodeError):
         words = "this cursor is none of ours: take next_cursor of the page before, as it is"
         raise Problem("validation-failed", f"cursor: {words}", errors=[Fault(words, "/query/cursor")]) from None
     return found

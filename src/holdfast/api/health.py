@@ -85,6 +85,20 @@ async def log_in(call: Call) -> Reply:
     raise Problem("unauthenticated", "this login link was used, or is too old: ask for a new one")
 
 
+async def log_out(call: Call) -> Reply:
+    """End this browser's session, here and everywhere."""
+    origin = call.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != call.headers.get("host", ""):
+        raise Problem("forbidden", "this form was sent by another site")
+    caller = call.caller
+    if caller.key_id is not None:
+        view = await api_keys.read(call.service, caller.tenant_id, caller.key_id)
+        if view.kind == "session":
+            await api_keys.revoke(call.service, caller.tenant_id, caller.key_id, by=call.by)
+    cookie = f"{COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0"
+    return Reply(303, b"", None, {"Set-Cookie": cookie, "Location": "/docs"}, HTML)
+
+
 def declare(endpoints: Endpoints) -> None:
     status: dict[str, Any] = {"status": "alive"}
     endpoints.add(
@@ -117,3 +131,7 @@ def declare(endpoints: Endpoints) -> None:
         answers={303: Answer("Logged in: on to /docs.", None, None, "", location=True)},
         problems=("unauthenticated", "forbidden", "malformed-request"),
     )(log_in)  # fmt: skip
+    endpoints.add(
+        "POST /logout", capability=PUBLIC, tag="server", summary="Log a browser out",
+        answers={303: Answer("Logged out: on to /docs.", None, None, "", location=True)}, problems=("forbidden",),
+    )(log_out)  # fmt: skip

@@ -368,14 +368,18 @@ async def instance_children(call: Call, query: PageQuery) -> Reply:
     return _page(found, limit)
 
 
-async def instance_effects(call: Call) -> Reply:
+async def instance_effects(call: Call, query: PageQuery) -> Reply:
     """Its effects, in the order they were started."""
+    limit = query.limit
     id_ = call.id("ins")
     await instances.exists(call.service, call.tenant_id, id_)
-    found = await effects.list_effects(
-        call.service, call.tenant_id, state=None, instance=ids.instance_word(id_), limit=1000
+    edge = read_cursor(query.cursor, int, bytes)
+    found = await effects.effects_of(
+        call.service, call.tenant_id, id_, after=(0, b"") if edge is None else (edge[0], edge[1]), limit=limit + 1
     )
-    return Reply(200, Listing[EffectOut](items=[shown.effect(view) for view in found], next_cursor=None))
+    last = found[limit - 1] if len(found) > limit else None
+    following = None if last is None else cursor_of(last.started_at, ids.parse("eff", last.id))
+    return Reply(200, Listing[EffectOut](items=[shown.effect(view) for view in found[:limit]], next_cursor=following))
 
 
 async def why_waiting(call: Call) -> Reply:
@@ -624,7 +628,7 @@ def declare(endpoints: Endpoints) -> None:
     lists: tuple[tuple[str, Any, Any, Any, str], ...] = (
         ("tasks", instance_tasks, PageQuery, TaskOut, "List its tasks"),
         ("children", instance_children, PageQuery, InstanceOut, "List its children"),
-        ("effects", instance_effects, None, EffectOut, "List its effects"),
+        ("effects", instance_effects, PageQuery, EffectOut, "List its effects"),
     )  # fmt: skip
     for word, function, query, item, words in lists:
         endpoints.add(

@@ -366,7 +366,6 @@ class Resolve(Body, frozen=True, kw_only=True):
     reason: Reasoned
     result: Any = None
     accept_double: bool = False
-    second_person: Name | None = None
 
 
 class ObservationOut(Said, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import jwt
 import msgspec
@@ -14,6 +15,7 @@ from holdfast.app.audit import By
 from holdfast.engine import ids
 from holdfast.engine.access import ROLES, Caller
 from holdfast.engine.errors import BadInput, HoldfastError, NameTaken
+from holdfast.engine.retry import storable
 from holdfast.handlers.oidc import Jwks
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ ALGORITHMS = frozenset(
     {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 )  # fmt: skip
 LEEWAY_SECONDS = 30
-NAMES = ("preferred_username", "email", "name", "sub")
+SUBJECT_MAX = 255
 
 
 class Oidc:
@@ -75,6 +77,8 @@ class Oidc:
         if not isinstance(tenant, str):
             return None
         tenant_id, subject = ids.check_tenant(tenant), str(claims["sub"])
+        if not 1 <= len(subject) <= SUBJECT_MAX or storable(subject) != subject:
+            return None
         service = doors.service_for(tenant_id)
         found = await principals.of_subject(service, tenant_id, settings.oidc_issuer, subject)
         if found is None:
@@ -95,7 +99,10 @@ class Oidc:
         """A first visit: somebody without roles of their own, named as the issuer names them."""
         service, issuer = doors.service_for(tenant_id), self.settings.oidc_issuer
         assert issuer is not None
-        names = [str(claims[name])[:190] for name in NAMES if claims.get(name)] + [f"{issuer} {subject}"[:190]]
+        # Names that people choose for themselves are nobody's: tasks are given by name, and histories name who decided.
+        names = [f"{subject[:150]} at {urlsplit(issuer).netloc}"]
+        if claims.get("email_verified") is True and isinstance(claims.get("email"), str):
+            names.insert(0, str(claims["email"])[:190])
         for name in names:
             try:
                 return await principals.create(

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
+import os
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import parse_qsl
 
@@ -20,7 +21,7 @@ import msgspec
 import rfc8785
 import structlog
 from litestar import Request, Response
-from litestar.exceptions import ClientException
+from litestar.exceptions import HTTPException
 from litestar.response import Stream
 
 from holdfast.api.auth import authenticate
@@ -41,6 +42,10 @@ INTEGER = re.compile(r"-?\d{1,18}\Z", re.ASCII)
 KEY = re.compile(r"[A-Za-z0-9_\-:.]{1,255}\Z")
 WAIT = re.compile(r"\s*wait\s*=\s*(\d{1,4})\s*\Z", re.I)
 WAIT_MAX = 60
+BODY_SECONDS = float(os.environ.get("HOLDFAST_TEST_BODY_SECONDS", "30"))
+LARGE_BYTES = 64 * 1024
+FORM_BYTES = 8 * 1024
+WATCH_SECONDS = 2.0
 ENTITY_MAX = 300
 CHARSET = "; charset=utf-8"
 NOBODY = Caller("", "", "", "", (), frozenset(), frozenset())
@@ -139,20 +144,46 @@ async def _answer(
         trace_id=trail.trace_id, traceparent=trail.traceparent, path=request.path_params, headers=request.headers,
         if_match=_if_match(endpoint, request.headers), wait_seconds=_wait(endpoint, request.headers),
     )  # fmt: skip
+    if endpoint.stream:
+        call.still_may = _watched(doors, endpoint, request, caller)
     arguments: list[Any] = [call]
     raw, value = b"", None
     if endpoint.body is not None:
-        raw = await _bytes(doors, request)
-        value = _read(endpoint, request.headers, raw)
+        raw = await _bytes(doors.settings.max_body_bytes, request)
+        if len(raw) > LARGE_BYTES:  # others go on meanwhile
+            value = await asyncio.to_thread(_read, endpoint, request.headers, raw)
+        else:
+            value = _read(endpoint, request.headers, raw)
         arguments.append(_fits(value, endpoint.body))
     if endpoint.form:
-        call.form = dict(_query((await _bytes(doors, request))[:10_000]))
+        call.form = dict(_query(await _bytes(FORM_BYTES, request)))
     query = _query(request.scope["query_string"])
     if endpoint.query is not None or query:
         arguments += _query_model(endpoint, query)
     if not endpoint.keyed:
         return await endpoint.function(*arguments)
     return await _once(call, endpoint, arguments, value, raw, query)
+
+
+def _watched(
+    doors: Doors, endpoint: Endpoint, request: Request[Any, Any, Any], caller: Caller
+) -> Callable[[], Awaitable[bool]]:
+    """Whether whoever follows a stream may still do so; asked every few seconds."""
+    loop = asyncio.get_running_loop()
+    asked = loop.time()
+
+    async def still_may() -> bool:
+        nonlocal asked
+        if loop.time() - asked < WATCH_SECONDS:
+            return True
+        asked = loop.time()
+        try:
+            now = await authenticate(doors, request, required=True)
+        except Problem:
+            return False
+        return now.principal_id == caller.principal_id and now.may(endpoint.capability)
+
+    return still_may
 
 
 # -- once
@@ -165,9 +196,11 @@ async def _once(
     if key is None:
         return await endpoint.function(*arguments)
     place = idempotency.Place(call.tenant_id, call.caller.principal_id, endpoint.operation, _entity(call), key)
-    found = await idempotency.claim(
-        call.service, place, request_hash(endpoint, value, raw, query), keep_days=call.doors.settings.idempotency_days
-    )
+    if len(raw) > LARGE_BYTES:
+        hashed = await asyncio.to_thread(request_hash, endpoint, value, raw, query)
+    else:
+        hashed = request_hash(endpoint, value, raw, query)
+    found = await idempotency.claim(call.service, place, hashed, keep_days=call.doors.settings.idempotency_days)
     match found:
         case idempotency.Claim():
             return await _carry_out(call, endpoint, arguments, found)
@@ -209,16 +242,20 @@ async def _carry_out(call: Call, endpoint: Endpoint, arguments: list[Any], claim
     call.claim = claim
     trail = Trail(call.request_id, call.trace_id, call.traceparent)
     try:
-        reply = await endpoint.function(*arguments)
+        with idempotency.under(claim):
+            if claim.done and endpoint.again is not None:  # its change is there already: what is left is to say so
+                reply = await endpoint.again(call)
+            else:
+                reply = await endpoint.function(*arguments)
     except asyncio.CancelledError:
         await _let_go(call, claim)  # the server stops: whoever asks the next one need not wait for a lease to run out
         raise
     except Exception as error:
         problem = error if isinstance(error, Problem) else _problem(call.doors, error, endpoint, trail)
-        if problem.status in UNKEPT:
+        if problem.status in UNKEPT and not claim.taken_over:
             await idempotency.forget(call.service, claim)
             raise problem from None
-        if problem.status >= 500:
+        if problem.status >= 500 or problem.status in UNKEPT:
             await _let_go(call, claim)
             raise problem from error
         reply = refused(problem, _path(endpoint, call), trail)
@@ -227,7 +264,11 @@ async def _carry_out(call: Call, endpoint: Endpoint, arguments: list[Any], claim
         kept = {**msgspec.to_builtins(reply.body), "key": None}
     headers = dict(reply.headers) | ({"ETag": f'"{reply.etag}"'} if reply.etag is not None else {})
     body = kept if isinstance(kept, bytes) else _encode(kept)
-    await idempotency.settle(call.service, claim, reply.status, headers, body)
+    try:
+        await idempotency.settle(call.service, claim, reply.status, headers, body)
+    except Exception as error:  # it is done, and the caller hears so; who asks again finds it done
+        log.warning("answer_not_kept", error=repr(error), trace_id=call.trace_id)
+        await _let_go(call, claim)
     return reply
 
 
@@ -269,20 +310,24 @@ def _idempotency_key(endpoint: Endpoint, call: Call) -> str | None:
 # -- reading
 
 
-async def _bytes(doors: Doors, request: Request[Any, Any, Any]) -> bytes:
-    limit = doors.settings.max_body_bytes
+async def _bytes(limit: int, request: Request[Any, Any, Any]) -> bytes:
+    """The body, whole and in time: who sends it drop by drop must not hold a place for ever."""
     said = request.headers.get("content-length", "")
     if said.isdigit() and int(said) > limit:
         raise Problem("payload-too-large", f"the body has {int(said):,} bytes, the limit is {limit:,}")
     parts: list[bytes] = []
     size = 0
     try:
-        async for part in request.stream():
-            size += len(part)
-            if size > limit:
-                raise Problem("payload-too-large", f"the body has more than {limit:,} bytes, which is the limit")
-            parts.append(part)
-    except ClientException as error:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                size += len(part)
+                if size > limit:
+                    raise Problem("payload-too-large", f"the body has more than {limit:,} bytes, which is the limit")
+                parts.append(part)
+    except TimeoutError:
+        words = f"the body did not arrive in {BODY_SECONDS:g} seconds"
+        raise Problem("malformed-request", words, headers={"Connection": "close"}) from None
+    except HTTPException as error:  # whoever sent it has gone
         raise Problem("malformed-request", f"the body did not arrive whole: {error.detail}") from None
     return b"".join(parts)
 

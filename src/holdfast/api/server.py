@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import re
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -20,7 +21,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.api import access, bulk, definitions, effects, health, instances, streams, tasks, workers
-from holdfast.api.endpoints import Call, Endpoint, Endpoints, check
+from holdfast.api.endpoints import Endpoint, Endpoints, check
 from holdfast.api.oidc import Oidc
 from holdfast.api.openapi import document
 from holdfast.api.problems import Problem
@@ -30,8 +31,8 @@ from holdfast.app import idempotency
 from holdfast.app.service import Service
 from holdfast.engine.access import Caller
 from holdfast.engine.errors import HoldfastError
-from holdfast.engine.keys import KEY
 from holdfast.store.faults import unreachable
+from holdfast.store.postgres import PostgresStore
 
 if TYPE_CHECKING:
     from holdfast.metrics import Metrics
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("holdfast.api")
 NOUNS = (definitions, instances, tasks, effects, workers, bulk, streams, access, health)
 SWEEP_SECONDS = 600.0
+CLOCK_SECONDS = 30.0
+STREAM = re.compile(r"/workflow/(instances/[^/]+/)?stream\Z")  # those are counted by themselves
 CUT_OFF_SECONDS = 2.0
 ServiceMaker = Callable[[str], Service]
 
@@ -91,10 +94,19 @@ class Doors:
 
     async def caller_of_key(self, key: str) -> Caller | None:
         """A key says nothing about its tenant, so every database may be asked; the tenant must be at home there."""
+        away: Exception | None = None
         for service in self.services():
-            caller = await service.callers.of_key(key)
+            try:
+                caller = await service.callers.of_key(key)
+            except Exception as error:  # one group's database that is away keeps nobody of another group out
+                if not unreachable(error):
+                    raise
+                away = error
+                continue
             if caller is not None and self.service_for(caller.tenant_id) is service:
                 return caller
+        if away is not None:
+            raise away
         return None
 
     @contextlib.contextmanager
@@ -108,11 +120,6 @@ class Doors:
         finally:
             self.waiting -= 1
 
-    async def caller_is_gone(self, call: Call) -> bool:
-        """Whether whoever follows a stream may not do so any more: a revoked key ends it."""
-        key = call.headers.get("authorization", "").partition(" ")[2].strip()
-        return bool(KEY.match(key)) and await self.caller_of_key(key) is None
-
     @property
     def open_metrics(self) -> bool:
         return is_loopback(self.settings.host)
@@ -124,15 +131,25 @@ class Doors:
         if self.metrics is not None:
             self.metrics.request(route, method, status, seconds)
 
-    async def sweep(self) -> None:
-        """Old answers to requests are put away, now and then."""
+    async def keep_house(self) -> None:
+        """Now and then: old answers to requests are put away, and the databases are asked what time it is."""
+        swept = -SWEEP_SECONDS
+        loop = asyncio.get_running_loop()
         while True:
             try:
-                for service in {id(s): s for s in (self.spanning, *self._routed.values())}.values():
-                    await idempotency.sweep(service, self.settings.idempotency_tombstone_days)
+                for service in self.every():
+                    if isinstance(service.store, PostgresStore):
+                        await service.store.synchronise_clock()
+                if loop.time() - swept >= SWEEP_SECONDS:
+                    swept = loop.time()
+                    for service in {id(s): s for s in (self.spanning, *self._routed.values())}.values():
+                        await idempotency.sweep(service, self.settings.idempotency_tombstone_days)
             except Exception as error:
-                log.warning("sweep_failed", error=repr(error))
-            await asyncio.sleep(SWEEP_SECONDS)
+                log.warning("housekeeping_failed", error=repr(error))
+            await asyncio.sleep(CLOCK_SECONDS)
+
+    def every(self) -> Iterable[Service]:
+        return {id(service): service for service in (self.spanning, *self.services())}.values()
 
 
 def make_app(doors: Doors) -> Litestar:
@@ -144,7 +161,7 @@ def make_app(doors: Doors) -> Litestar:
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
-        sweeper = asyncio.create_task(doors.sweep())
+        sweeper = asyncio.create_task(doors.keep_house())
         try:
             yield
         finally:
@@ -203,7 +220,7 @@ def _gate(doors: Doors) -> Callable[[ASGIApp], ASGIApp]:
     def around(app: ASGIApp) -> ASGIApp:
         async def gate(scope: Scope, receive: Receive, send: Send) -> None:
             nonlocal inside
-            if scope["type"] != ScopeType.HTTP or scope["path"] in always or scope["path"].endswith("/stream"):
+            if scope["type"] != ScopeType.HTTP or scope["path"] in always or STREAM.match(scope["path"]):
                 await app(scope, receive, send)
                 return
             if inside >= doors.settings.max_in_flight:
@@ -249,7 +266,7 @@ async def check_protected(doors: Doors) -> None:
     """Refuse to listen where others can reach us while nobody could show who they are."""
     if is_loopback(doors.settings.host) or doors.oidc is not None:
         return
-    for service in {id(s): s for s in (doors.spanning, *doors.services())}.values():
+    for service in doors.every():
         [(found,)] = await service.store.fetch("count_ways_in", now=service.store.now())
         if found:
             return

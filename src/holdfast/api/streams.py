@@ -69,9 +69,11 @@ async def stream_tenant(call: Call) -> Reply:
     history. `id` is where to go on from; nothing is left out in between."""
     try:
         feed = Feed(call.service, call.tenant_id, call.headers.get("last-event-id"))
+        await feed.check()
     except BadInput as error:
         raise Problem("validation-failed", str(error), errors=[Fault(str(error), "/headers/Last-Event-ID")]) from None
-    await feed.read() if call.headers.get("last-event-id") is None else None  # it begins now, not at the first look
+    if feed.word is None:
+        await feed.read()  # it begins now, not at the first look
 
     async def read() -> tuple[list[bytes], bool]:
         return [
@@ -101,8 +103,8 @@ def _stream(call: Call, read: Callable[[], Any], opening: str = "") -> Reply:
             yield f"retry: 2000\n{opening}\n".encode()
             pause, quiet = QUICK_SECONDS, 0.0
             while not doors.stopping.is_set():
-                if await doors.caller_is_gone(call):
-                    return
+                if not await call.still_may():
+                    return  # the key was revoked, the token is over, a role was taken away
                 found, over = await read()
                 for one in found:
                     yield one

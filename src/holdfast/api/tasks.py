@@ -115,8 +115,19 @@ async def assign_task(call: Call, body: Assign) -> Reply:
     )  # fmt: skip
 
 
+async def _said_before(call: Call, status: str) -> TaskView | None:
+    """The task, if this caller settled it so and this request was begun before: then it was this request."""
+    if call.claim is None or not call.claim.taken_over:
+        return None
+    view = await tasks.read(call.service, call.tenant_id, call.word("tsk"))
+    return view if (view.status, view.completed_by) == (status, call.actor) else None
+
+
 async def complete_task(call: Call, body: Complete) -> Reply:
     """Hand in its result. It is checked against the form; the first word counts."""
+    there = await _said_before(call, "succeeded")
+    if there is not None and there.output == body.output:
+        return _one(there)
     return _one(
         await tasks.complete(
             call.service, call.tenant_id, call.word("tsk"), body.output, actor=call.actor, reason=body.reason,
@@ -127,6 +138,9 @@ async def complete_task(call: Call, body: Complete) -> Reply:
 
 async def fail_task(call: Call, body: Fail) -> Reply:
     """Say that it cannot be done, and why."""
+    there = await _said_before(call, "failed")
+    if there is not None:
+        return _one(there)
     return _one(
         await tasks.fail(
             call.service, call.tenant_id, call.word("tsk"), actor=call.actor, reason=body.reason,
@@ -181,7 +195,7 @@ def declare(endpoints: Endpoints) -> None:
     ):  # fmt: skip
         endpoints.add(
             f"POST /workflow/tasks/{{id}}/{word}", capability=capability, tag="tasks", summary=words, body=body,
-            body_example=example, keyed="optional", if_match="optional", answers=one, problems=changes,
+            body_example=example, keyed="optional", if_match="optional", answers=one, problems=changes, again=read_task,
         )(function)  # fmt: skip
     endpoints.add(
         "POST /workflow/tasks/{id}/comments", capability="tasks:work", tag="tasks", summary="Comment on a task",

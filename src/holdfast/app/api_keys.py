@@ -27,6 +27,7 @@ TOUCH_SECONDS = 60.0
 SESSION = timedelta(hours=12)
 LOGIN = timedelta(minutes=15)
 PAGE_MAX = 1000
+TRIES = 5
 FIRST = b""
 
 
@@ -127,7 +128,7 @@ async def list_keys(service: Service, tenant_id: str, *, after: bytes = FIRST, l
 
 async def revoke(service: Service, tenant_id: str, key: str, *, by: By, version: int | None = None) -> KeyView:
     """End it now. Ended already, it stays as it ended. `version`: only if that still counts."""
-    while True:
+    for _ in range(TRIES):
         there = await read(service, tenant_id, key)
         _check_version(there, version)
         if there.revoked_at is not None:
@@ -135,6 +136,7 @@ async def revoke(service: Service, tenant_id: str, key: str, *, by: By, version:
         now = service.store.now()
         if await _end(service, tenant_id, there, now, now, by, "key.revoked"):
             return await read(service, tenant_id, key)
+    raise VersionMoved(f"key {key}", str(there.version), "another")
 
 
 async def rotate(
@@ -147,17 +149,22 @@ async def rotate(
         raise BadInput(f"overlap_seconds is {overlap_seconds}: expected 0 to 90 days")
     if id_ is not None and await service.store.fetch("read_api_key", tenant_id=tenant_id, id=id_):
         raise _made_before(id_)
-    while True:
+    for _ in range(TRIES):
         there = await read(service, tenant_id, key)
         _check_version(there, version)
-        if there.revoked_at is not None or there.kind not in ("live", "test"):
+        now = service.store.now()
+        over = there.revoked_at is not None or (there.expires_at is not None and there.expires_at <= now)
+        if over or there.kind not in ("live", "test"):
             raise KeyNotFound(key)
+        # One that was to end some day does not go on for ever because it was replaced.
+        until = None if there.expires_at is None else now + there.expires_at - there.created_at
         made, new_id, statements = await _new(
-            service, tenant_id, there.principal_id, there.name, there.kind, there.scopes, None, by, id_
+            service, tenant_id, there.principal_id, there.name, there.kind, there.scopes, until, by, id_
         )
-        ends = service.store.now() + overlap_seconds * 1_000_000
+        ends = now + overlap_seconds * 1_000_000
         if await _end(service, tenant_id, there, ends, None, by, "key.rotated", statements):
             return NewKey(made, await read(service, tenant_id, ids.shown("key", new_id)))
+    raise VersionMoved(f"key {key}", str(there.version), "another")
 
 
 def _check_version(key: KeyView, version: int | None) -> None:
@@ -212,6 +219,7 @@ class Callers:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._kept: dict[bytes, tuple[float, int | None, Caller | None]] = {}
+        self._reading: dict[bytes, asyncio.Task[tuple[int | None, Caller | None]]] = {}
         self._touched: dict[bytes, float] = {}
 
     def forget(self, tenant_id: str) -> None:
@@ -220,6 +228,7 @@ class Callers:
             for digest, kept in self._kept.items()
             if kept[2] is not None and kept[2].tenant_id != tenant_id
         }
+        self._reading = {}  # what is being read may be from before
 
     async def of_key(self, key: str) -> Caller | None:
         """None: no such key, or it is not valid any more; nobody is told which."""
@@ -230,8 +239,7 @@ class Callers:
         if now - at >= KEPT_SECONDS:
             if len(self._kept) >= KEPT_MAX:
                 self._kept.clear()
-            expires_at, caller = await self._read(key)
-            self._kept[digest] = (now, expires_at, caller)
+            expires_at, caller = await self._read_once(key, digest, now)
         if expires_at is not None and self._service.store.now() >= expires_at:
             return None
         if caller is not None and now - self._touched.get(digest, -TOUCH_SECONDS) >= TOUCH_SECONDS:
@@ -244,6 +252,21 @@ class Callers:
                 now=self._service.store.now(),
             )  # fmt: skip
         return caller
+
+    async def _read_once(self, key: str, digest: bytes, now: float) -> tuple[int | None, Caller | None]:
+        """Of many requests that come with a key in the moment when it is to be read again, one reads it."""
+        reading = self._reading.get(digest)
+        if reading is None:
+            reading = self._reading[digest] = asyncio.create_task(self._read(key))
+            reading.add_done_callback(lambda done: self._have_read(digest, now, done))
+        return await asyncio.shield(reading)
+
+    def _have_read(self, digest: bytes, now: float, done: asyncio.Task[tuple[int | None, Caller | None]]) -> None:
+        """Whoever asked for it may have gone; what was read before a change is not kept."""
+        if self._reading.get(digest) is done:
+            del self._reading[digest]
+            if not done.cancelled() and done.exception() is None:
+                self._kept[digest] = (now, *done.result())
 
     async def _read(self, key: str) -> tuple[int | None, Caller | None]:
         found = await _look_up(self._service, key)

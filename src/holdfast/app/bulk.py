@@ -83,6 +83,7 @@ def register(registry: Registry, service: Callable[[], Service]) -> None:
 
     async def bulk(ctx: Context, order: dict[str, Any]) -> dict[str, Any]:
         state: dict[str, Any] = msgspec.to_builtins(State())
+        order = {**order, "tenant_id": ctx.tenant_id}  # whatever stands there: nobody acts on another tenant
         while not state["over"]:
             state = await ctx.step("page", page, order, {**state, "failures": []})
         return {"done": state["done"], "failed": state["failed"]}

@@ -20,6 +20,7 @@ from holdfast.engine.turns import NewEvent, NewInstance, Outcome, Turn
 if TYPE_CHECKING:
     from holdfast.app.service import Service
 
+ENTRIES_MAX = 50_000
 WORDS_MAX = {"reason": 2000, "actor": 200}
 
 
@@ -90,9 +91,12 @@ async def _fork(
         raise ForkRefused(word, f"it is of kind {kind}: start a new one, or migrate one that lives")
     if status not in instances.ENDED:
         raise ForkRefused(word, f"it is {status}: wait for its end, or cancel it; a retry cuts its waits short")
-    point = fork_point(rows_of(await service.store.fetch(
-        "read_history", tenant_id=tenant_id, instance_id=id_, after=0, limit=1_000_000_000
-    )), step)  # fmt: skip
+    past = await service.store.fetch(
+        "read_history", tenant_id=tenant_id, instance_id=id_, after=0, limit=ENTRIES_MAX + 1
+    )
+    if len(past) > ENTRIES_MAX:
+        raise ForkRefused(word, f"its history has more than {ENTRIES_MAX:,} entries: start a new one")
+    point = fork_point(rows_of(past), step)
     if isinstance(point, str):
         raise ForkRefused(word, point)
     if point.again and not actor.strip():

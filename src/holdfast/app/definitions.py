@@ -11,7 +11,7 @@ from uuid_utils import uuid7
 from holdfast.app import audit
 from holdfast.app.audit import By
 from holdfast.app.instances import send, taken_by
-from holdfast.app.registry import Definition, no_function
+from holdfast.app.registry import OURS, Definition, no_function
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.charts import document as doc
@@ -27,6 +27,7 @@ from holdfast.engine.errors import (
     HoldfastError,
     InstanceNotFound,
     VersionMoved,
+    WorkflowNotRegistered,
 )
 from holdfast.engine.retry import storable
 
@@ -206,9 +207,12 @@ async def publish(
 
 def check_key(key: Any) -> str:
     try:
-        return ids.check_name("key", key)
+        ids.check_name("key", key)
+        if key.startswith(OURS):
+            raise BadInput(f"key {key!r}: names that begin with {OURS!r} are Holdfast's own")
     except HoldfastError as error:
         raise BadChart([Problem("/id", str(error))]) from None
+    return str(key)
 
 
 async def read(service: Service, tenant_id: str, key: str, version: int | None = None) -> DefinitionView:
@@ -222,7 +226,9 @@ async def read(service: Service, tenant_id: str, key: str, version: int | None =
 
 async def resolve(service: Service, tenant_id: str, key: str, version: int | None) -> Definition:
     """By what a new instance starts: code registered here, or a published chart; the newest active version unless one
-    is named."""
+    is named. Never Holdfast's own."""
+    if key.startswith(OURS):
+        raise WorkflowNotRegistered(key, version, [])
     if service.registry.has(key):
         return service.registry.find(key, version)
     found = await (

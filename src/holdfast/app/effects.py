@@ -100,6 +100,21 @@ async def list_effects(
     return [_view(tenant_id, row, []) for row in rows]
 
 
+async def effects_of(
+    service: Service, tenant_id: str, id_: bytes, *, after: tuple[int, bytes], limit: int
+) -> list[EffectView]:
+    """A page of an instance's effects, in the order they were started."""
+    rows = await service.store.fetch(
+        "page_of_instances_effects",
+        tenant_id=tenant_id,
+        instance_id=id_,
+        after_at=after[0],
+        after=after[1],
+        limit=limit,
+    )
+    return [_view(tenant_id, row, []) for row in rows]
+
+
 async def read_effect(service: Service, tenant_id: str, effect: str) -> EffectView:
     raw = ids.parse("eff", effect)
     rows = await service.store.fetch("read_effect", tenant_id=tenant_id, id=raw)

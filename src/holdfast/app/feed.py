@@ -7,7 +7,7 @@ nothing is under way any more. Nothing is left out and nothing comes twice, also
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from holdfast.app.service import Service
 
 PAGE = 500
-SLACK = 300_000_000  # microseconds between a row's moment and the end of its transaction, at most
+SLACK = 120_000_000  # microseconds between a row's moment and the end of its transaction, at most
+BACK_MAX = 86_400_000_000  # how old a place may be from which somebody goes on
+ROWS_MAX = 20_000  # of all tenants, that one look passes
+TOO_FAR = "Last-Event-ID is too old to go on from, or from another database: read the lists, then follow from now on"
 
 
 class FeedEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,11 +47,20 @@ class Feed:
     @property
     def word(self) -> str | None:
         """Where to go on from; None before the first look."""
-        if self._place is None:
-            return None
-        if self.service.store.dialect == "sqlite":
-            return f"{self._place[0]}"
-        return ".".join(f"{number:x}" for number in self._place)
+        return None if self._place is None else self._place.word()
+
+    async def check(self) -> None:
+        """Refuse a place that is too far back, or ahead: going on from there would read through everybody's past."""
+        place = self._place
+        if isinstance(place, Stretch):
+            [(horizon,)] = await self.service.store.fetch("feed_horizon", tenant_id=self.tenant_id)
+            now = self.service.store.now()
+            if not place.low <= place.high <= horizon or not now - BACK_MAX <= place.taken_at <= now + SLACK:
+                raise BadInput(TOO_FAR)
+        elif place is not None:
+            [(end,)] = await self.service.store.fetch("feed_end")
+            if place.row > (end or 0):
+                raise BadInput(TOO_FAR)
 
     async def read(self) -> list[FeedEntry]:
         """What has happened since; at first, nothing: the feed begins now, or where the word says."""
@@ -59,49 +71,85 @@ class Feed:
     async def _read_sqlite(self) -> list[FeedEntry]:
         [(end,)] = await self.service.store.fetch("feed_end")
         if self._place is None:
-            self._place = [end or 0]
-        rows = await self.service.store.fetch(
-            "feed_between", tenant_id=self.tenant_id, low=self._place[0], high=end or 0, limit=PAGE
-        )
+            self._place = Row(end or 0)
+        assert isinstance(self._place, Row)
+        low = self._place.row
+        high = min(end or 0, low + ROWS_MAX)  # others wait for the same reader
+        rows = await self.service.store.fetch("feed_between", tenant_id=self.tenant_id, low=low, high=high, limit=PAGE)
         # One writer at a time: up to the end that was read first, every row is there.
-        self._place = [rows[-1][0] if len(rows) == PAGE else max(self._place[0], end or 0)]
-        return [_entry(f"{row[0]}", row[1:]) for row in rows]
+        self._place = Row(rows[-1][0] if len(rows) == PAGE else max(low, high))
+        return [_entry(Row(row[0]), row[1:]) for row in rows]
 
     async def _read_postgres(self) -> list[FeedEntry]:
         [(horizon,)] = await self.service.store.fetch("feed_horizon", tenant_id=self.tenant_id)
         now = self.service.store.now()
         if self._place is None:
-            self._place = [horizon, horizon, 0, now]
-        low, high, skipped, at = self._place
-        if low == high:  # all of it is handed out: the next stretch ends at today's horizon
-            if horizon <= low:
+            self._place = Stretch(horizon, horizon, now)
+        assert isinstance(self._place, Stretch)
+        place = self._place
+        if place.low == place.high:  # all of it is handed out: the next stretch ends at today's horizon
+            if horizon <= place.low:
                 return []
-            high, skipped = horizon, 0
+            place = Stretch(place.low, horizon, place.taken_at)
         rows = await self.service.store.fetch(
-            "feed_between", tenant_id=self.tenant_id, low=low, high=high, since=at - SLACK, skip=skipped, limit=PAGE
-        )
-        found = [_entry(f"{low:x}.{high:x}.{skipped + number:x}.{at:x}", row) for number, row in enumerate(rows, 1)]
-        if len(rows) < PAGE:
-            self._place = [high, high, 0, now]
-        else:
-            self._place = [low, high, skipped + len(rows), at]
+            "feed_between", tenant_id=self.tenant_id, low=place.low, high=place.high, limit=PAGE,
+            since=max(place.taken_at - SLACK, place.at), after_at=place.at, after_id=place.id, after_seq=place.seq,
+        )  # fmt: skip
+        found = [_entry(place.past(row), row) for row in rows]
+        self._place = Stretch(place.high, place.high, now) if len(rows) < PAGE else place.past(rows[-1])
         return found
 
 
-def _entry(word: str, row: Any) -> FeedEntry:
+class Row(NamedTuple):
+    """A place on SQLite: behind this row."""
+
+    row: int
+
+    def word(self) -> str:
+        return str(self.row)
+
+
+class Stretch(NamedTuple):
+    """A place on PostgreSQL: between two horizons, behind the entry with this moment, instance and sequence."""
+
+    low: int
+    high: int
+    taken_at: int  # when the lower horizon was the newest
+    at: int = 0
+    id: bytes = b""
+    seq: int = 0
+
+    def past(self, row: Any) -> Stretch:
+        return self._replace(at=row[5], id=bytes(row[0]), seq=row[2])
+
+    def word(self) -> str:
+        numbers = ".".join(f"{number:x}" for number in (self.low, self.high, self.taken_at, self.at, self.seq))
+        return f"{numbers}.{self.id.hex()}"
+
+
+def _entry(place: Row | Stretch, row: Any) -> FeedEntry:
     instance_id, key, seq, type_, name, at = row
     return FeedEntry(
-        word=word, instance_id=ids.instance_word(instance_id), definition_key=key, seq=seq, type=type_, name=name, at=at
-    )
+        word=place.word(), instance_id=ids.instance_word(instance_id), definition_key=key, seq=seq, type=type_,
+        name=name, at=at,
+    )  # fmt: skip
 
 
-def _place(word: str, dialect: str) -> list[int]:
+def _place(word: str, dialect: str) -> Row | Stretch:
     try:
-        if len(word) > 100:
+        if len(word) > 200:
             raise ValueError
-        found = [int(word)] if dialect == "sqlite" else [int(part, 16) for part in word.split(".")]
-        if len(found) != (1 if dialect == "sqlite" else 4) or not all(0 <= one < 1 << 63 for one in found):
-            raise ValueError
+        if dialect == "sqlite":
+            return Row(_number(word, 10))
+        *numbers, raw = word.split(".")
+        low, high, taken_at, at, seq = (_number(part, 16) for part in numbers)
+        return Stretch(low, high, taken_at, at, bytes.fromhex(raw), seq)
     except ValueError:
         raise BadInput("Last-Event-ID is none of ours: send the id of the last event you got, as it was") from None
+
+
+def _number(text: str, base: int) -> int:
+    found = int(text, base)
+    if not 0 <= found < 1 << 62:
+        raise ValueError
     return found

@@ -6,6 +6,10 @@ a server that died half-way asks for the same thing, not for a second one.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 HASH_VERSION = 1
 LEASE = 120_000_000  # microseconds: longer than any request is held
 DAY = 86_400_000_000
+SWEPT_AT_ONCE = 500
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -58,11 +63,38 @@ class Claim(msgspec.Struct, frozen=True):
 
     place: Place
     locked_by: str
+    request_hash: bytes
+    taken_over: bool = False
+    """Somebody began it before, and nobody knows how far they came."""
+    done: bool = False
+    """Its change was committed, and only the answer is missing."""
 
     def derived(self, *parts: str) -> bytes:
         """An id for what this request makes: the same whenever it is carried out."""
         p = self.place
-        return ids.derived("request", p.tenant_id, p.principal_id, p.operation, p.entity_id, p.key, *parts)
+        where = (p.tenant_id, p.principal_id, p.operation, p.entity_id, p.key)
+        return ids.derived("request", *where, self.request_hash, *parts)
+
+    def mark(self, now: int) -> tuple[str, dict[str, Any]]:
+        """The statement that goes with its change: who takes the request over then knows that this was made."""
+        return "mark_request", {**msgspec.structs.asdict(self.place), "locked_by": self.locked_by, "marked_at": now}
+
+
+_UNDER: ContextVar[Claim | None] = ContextVar("holdfast_request", default=None)
+
+
+@contextmanager
+def under(claim: Claim) -> Iterator[None]:
+    """What is changed in this block is changed by this request."""
+    token = _UNDER.set(claim)
+    try:
+        yield
+    finally:
+        _UNDER.reset(token)
+
+
+def current() -> Claim | None:
+    return _UNDER.get()
 
 
 async def claim(
@@ -78,7 +110,7 @@ async def claim(
         rows = await service.store.fetch("read_request", **where)
         if not rows:
             continue  # the other one was refused and forgotten in between: the key is free again
-        _, hashed, status, code, headers, body, locked_at, locked_by, _, expires_at = rows[0]
+        _, hashed, status, code, headers, body, locked_at, locked_by, _, expires_at, marked_at = rows[0]
         if bytes(hashed) != request_hash:
             return Reused()
         if status != "STARTED":
@@ -90,8 +122,8 @@ async def claim(
         if await service.store.write(
             "take_over_request", **where, now=now, locked_by=mine, found=locked_by, stale=now - LEASE
         ):
-            break
-    return Claim(place, mine)
+            return Claim(place, mine, request_hash, True, marked_at is not None)
+    return Claim(place, mine, request_hash)
 
 
 async def settle(service: Service, claim: Claim, status: int, headers: dict[str, str], body: bytes) -> None:
@@ -116,5 +148,8 @@ async def release(service: Service, claim: Claim) -> None:
 async def sweep(service: Service, tombstone_days: int) -> None:
     """Empty answers that are old enough, and remove what is left of them after a while."""
     now = service.store.now()
-    await service.store.write("bury_requests", now=now)
-    await service.store.write("remove_tombstones", before=now - tombstone_days * DAY)
+    for name, values in (
+        ("bury_requests", {"now": now}), ("remove_tombstones", {"before": now - tombstone_days * DAY}),
+    ):  # fmt: skip
+        while await service.store.write(name, **values, limit=SWEPT_AT_ONCE) >= SWEPT_AT_ONCE:
+            await asyncio.sleep(0.05)

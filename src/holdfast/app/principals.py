@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 STATUSES = ("active", "disabled")
 GROUPS_MAX = 100
+LIKE_AN_ID = re.compile(r"[a-z]{3}_[0-9a-f]{32}\Z")
+OUR_NAMES = ("holdfast", "worker", "*")
 PAGE_MAX = 1000
 
 
@@ -68,6 +71,8 @@ async def create(
     """A new principal. The same id again, with the same name, is the same principal."""
     ids.check_tenant(tenant_id)
     ids.check_name("name", name)
+    if LIKE_AN_ID.match(name) or name in OUR_NAMES:
+        raise BadInput(f"name is {name!r}: expected one that is no id and none of the engine's own names")
     if kind not in KINDS:
         raise BadInput(f"kind is {kind!r}: expected one of {', '.join(KINDS)}")
     if (issuer is None) != (subject is None):
@@ -102,12 +107,12 @@ async def read(service: Service, tenant_id: str, principal: str) -> PrincipalVie
 
 
 async def find(service: Service, tenant_id: str, name: str) -> PrincipalView:
-    """By its name, or by its id."""
+    """By its name, or by its id: what can be an id is one, whatever anybody is called."""
+    if LIKE_AN_ID.match(name):
+        return await read(service, tenant_id, name)
     rows = await service.store.fetch("find_principal", tenant_id=tenant_id, name=name)
     if rows:
         return _view(rows[0])
-    if name.startswith("prn_"):
-        return await read(service, tenant_id, name)
     raise PrincipalNotFound(name)
 
 

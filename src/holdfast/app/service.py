@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, Protocol
 
+from holdfast.app import idempotency
 from holdfast.app.api_keys import Callers
 from holdfast.app.definitions import Charts
 from holdfast.app.registry import Registry
@@ -96,7 +97,12 @@ class Service:
     async def change(self, tenant_id: str, statements: Sequence[tuple[str, dict[str, Any]]]) -> bool:
         """Several statements in one transaction; False, and nothing changed, if the first finds nothing to change."""
         refuse_in_transaction()
-        return await self.store.change(tenant_id, statements)
+        request = idempotency.current()
+        if request is None:
+            return await self.store.change(tenant_id, statements)
+        first, *rest = statements
+        mark = request.mark(self.store.now())
+        return await self.store.change(tenant_id, [first, mark, *rest], guards=2)
 
     async def start(self, born: Sequence[NewInstance]) -> list[Outcome]:
         """Commit starts, each with an outcome of its own.

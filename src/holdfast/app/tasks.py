@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 OPEN = ("pending", "running")
 PAGE_MAX = 1000
-LOOKED_AT = 1000  # tasks that a page looks at for what no index knows
+LOOKED_AT = 500  # tasks that a page looks at for what no index knows
 COMMENT_MAX = 10_000
 ANY_SIZE = (1 << 31) - 1
 # Without the right one: it is to be taken from what the person was shown, not from a refusal.

@@ -237,6 +237,7 @@ class BlockingServer:
         self.docs = waiting.call(inner.docs)
         self.login_page = waiting.call(inner.login_page)
         self.log_in = waiting.call(inner.log_in)
+        self.log_out = waiting.call(inner.log_out)
 
 
 class BlockingClient:

@@ -24,12 +24,11 @@ class Effects:
 
     async def resolve(
         self, id: str, resolution: Resolution, *, reason: str, result: Any = None, accept_double: bool = False,
-        second_person: str | None = None, if_match: IfMatch = None, idempotency_key: str | None = None,
+        if_match: IfMatch = None, idempotency_key: str | None = None,
     ) -> Effect:  # fmt: skip
         """Say what became of an effect whose outcome is unknown; its instance goes on from there."""
         body = Resolve(
             resolution=resolution, reason=reason, result=result, accept_double=accept_double,
-            second_person=second_person,
         )  # fmt: skip
         return await self._connection.change(
             Effect, at("effects", id, "resolve"), body, if_match=if_match, idempotency_key=idempotency_key

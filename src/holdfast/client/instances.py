@@ -116,9 +116,9 @@ class Instances:
         """The instances that it started, newest first."""
         return self._connection.pages(Listing[InstanceOut], at("instances", id, "children"), {"limit": limit})
 
-    def effects(self, id: str) -> Pages[EffectOut]:
+    def effects(self, id: str, *, limit: int | None = None) -> Pages[EffectOut]:
         """Its effects, in the order they were started."""
-        return self._connection.whole(Listing[EffectOut], at("instances", id, "effects"))
+        return self._connection.pages(Listing[EffectOut], at("instances", id, "effects"), {"limit": limit})
 
     async def why(self, id: str) -> Why:
         """One plain sentence: why it does not move, and what would move it."""

@@ -51,3 +51,9 @@ class Server:
             repeatable=False, expected=303,
         ))  # fmt: skip
         return str(reply.headers.get("set-cookie", "")).partition(";")[0]
+
+    async def log_out(self, cookie: str) -> None:
+        """End a browser's session; `cookie` is what `log_in` gave."""
+        await self._connection.send(Ask(
+            method="POST", path="/logout", headers={"Cookie": cookie}, repeatable=True, expected=303,
+        ))  # fmt: skip

@@ -16,6 +16,7 @@ import msgspec
 from holdfast.engine import codec
 from holdfast.engine.charts.document import escaped
 
+TOO_BIG = "the number is beyond 2^53 - 1, where JSON readers differ: send a text"
 INTEGER_MAX = (1 << 53) - 1  # the next one is also what 2^53 + 1 becomes in a reader with doubles
 PROBLEMS_MAX = 20
 
@@ -69,48 +70,54 @@ def read(raw: bytes, depth_max: int = codec.DEPTH_LIMIT) -> Any:
         words = "a number has too many digits" if "digits" in str(error) else str(error)
         raise NotStrict([Misplaced("", f"the body is not JSON: {words}")]) from None
     problems: list[Misplaced] = []
-    _walk(value, "", 0, depth_max, problems)
+    _walk(value, None, 0, depth_max, problems)
     if problems:
         raise NotStrict(problems)
     return value
 
 
-def _walk(value: Any, at: str, depth: int, depth_max: int, problems: list[Misplaced]) -> None:
+Path = tuple[Any, str | int] | None
+"""Where one is, from the inside out: written as a pointer only when there is something to say about the place."""
+
+
+def _pointer(at: Path) -> str:
+    parts: list[str] = []
+    while at is not None:
+        at, step = at
+        parts.append(escaped(step) if isinstance(step, str) else str(step))
+    return "".join(f"/{part}" for part in reversed(parts))
+
+
+def _walk(value: Any, at: Path, depth: int, depth_max: int, problems: list[Misplaced]) -> None:
     kind = type(value)
     if kind is str:
         if _unstorable(value):
-            problems.append(Misplaced(at, "the text holds U+0000 or half a surrogate pair, which cannot be kept"))
+            words = "the text holds U+0000 or half a surrogate pair, which cannot be kept"
+            problems.append(Misplaced(_pointer(at), words))
     elif kind is int:
         if not -INTEGER_MAX <= value <= INTEGER_MAX:
-            problems.append(Misplaced(at, "the number is beyond 2^53 - 1, where JSON readers differ: send a text"))
+            problems.append(Misplaced(_pointer(at), TOO_BIG))
     elif kind is float:
         if not math.isfinite(value):
-            problems.append(Misplaced(at, "the number is too large"))
-    elif kind is dict:
+            problems.append(Misplaced(_pointer(at), "the number is too large"))
+    elif kind is dict or kind is list:
         if depth >= depth_max:
-            problems.append(Misplaced(at, f"nested deeper than {depth_max} levels"))
+            problems.append(Misplaced(_pointer(at), f"nested deeper than {depth_max} levels"))
             return
-        for key, item in value.items():
-            if _unstorable(key):
-                problems.append(Misplaced(at, "a key holds U+0000 or half a surrogate pair, which cannot be kept"))
+        for step, item in value.items() if kind is dict else enumerate(value):
+            if len(problems) >= PROBLEMS_MAX:
+                return
+            if isinstance(step, str) and _unstorable(step):
+                words = "a key holds U+0000 or half a surrogate pair, which cannot be kept"
+                problems.append(Misplaced(_pointer(at), words))
                 continue
-            if len(problems) >= PROBLEMS_MAX:
-                return
-            _walk(item, f"{at}/{escaped(key)}", depth + 1, depth_max, problems)
-    elif kind is list:
-        if depth >= depth_max:
-            problems.append(Misplaced(at, f"nested deeper than {depth_max} levels"))
-            return
-        for number, item in enumerate(value):
-            if len(problems) >= PROBLEMS_MAX:
-                return
-            _walk(item, f"{at}/{number}", depth + 1, depth_max, problems)
+            _walk(item, (at, step), depth + 1, depth_max, problems)
     elif kind is _Constant:
-        problems.append(Misplaced(at, f"{value.word} is not JSON: send null or a text"))
+        problems.append(Misplaced(_pointer(at), f"{value.word} is not JSON: send null or a text"))
     elif kind is _Twice:
         for key in value.keys[:PROBLEMS_MAX]:
-            shown = "" if _unstorable(key) else f"/{escaped(key)}"
-            problems.append(Misplaced(at + shown, "this key stands twice in its object"))
+            place: Path = at if _unstorable(key) else (at, key)
+            problems.append(Misplaced(_pointer(place), "this key stands twice in its object"))
 
 
 def _unstorable(text: str) -> bool:

@@ -19,12 +19,15 @@ from holdfast.engine import ids
 from holdfast.engine.errors import StoreUnavailable
 from holdfast.engine.turns import Outcome, Turn
 from holdfast.store.batch import Batch
+from holdfast.store.faults import unreachable
 from holdfast.store.port import Place
 from holdfast.store.postgres import WRITER_SETTINGS, NothingChanged, PostgresStore, changed, run_all, shown_url
 from holdfast.store.statements import statement, texts
 
 log = structlog.get_logger("holdfast.doors")
 ROLE = "holdfast_door"
+SHARED_MAX = 32  # single statements in one transaction
+Waiting = tuple[str, tuple[Any, ...], "asyncio.Future[int]"]
 # What may be asked without a tenant. Where a statement has that name with `door_` before it, that one is run: it goes
 # through a function that answers numbers.
 UNBOUND = {
@@ -42,6 +45,8 @@ class DoorStore(PostgresStore):
     def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url, **options)
         self._as_door = ""
+        self._waiting: dict[str, list[Waiting]] = {}  # single statements, by tenant
+        self._writing: dict[str, asyncio.Task[None]] = {}
 
     async def _face_the_wall(self) -> None:
         up, _, door, _ = await self._wall()
@@ -65,13 +70,51 @@ class DoorStore(PostgresStore):
         found = statement(name, "postgres")
         if "tenant_id" not in found.parameters:
             return await super().write(self._unbound(name), **values)
-        async with self._pool.acquire() as connection, self._bound(connection, self._tenant(values["tenant_id"])):
-            return changed(await connection.execute(found.sql, *found.bind(values)))
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        tenant_id = values["tenant_id"]
+        self._waiting.setdefault(tenant_id, []).append((found.sql, found.bind(values), answer))
+        if tenant_id not in self._writing:
+            self._writing[tenant_id] = asyncio.create_task(self._write_all(tenant_id))
+        return await answer
 
-    async def change(self, tenant_id: str, statements: Sequence[tuple[str, dict[str, Any]]]) -> bool:
+    async def _write_all(self, tenant_id: str) -> None:
+        """Single statements of a tenant that wait at the same time share a transaction, its round trips and its way to
+        the disk. Each has its own answer."""
+        try:
+            while waiting := self._waiting.pop(tenant_id, None):
+                for at in range(0, len(waiting), SHARED_MAX):
+                    await self._write_together(tenant_id, waiting[at : at + SHARED_MAX])
+        finally:
+            del self._writing[tenant_id]
+
+    async def _write_together(self, tenant_id: str, waiting: Sequence[Waiting]) -> None:
+        counts: list[int] = []
         try:
             async with self._pool.acquire() as connection, self._bound(connection, self._tenant(tenant_id)):
-                await run_all(connection, tenant_id, statements)
+                for sql, bound, _ in waiting:
+                    counts.append(changed(await connection.execute(sql, *bound)))
+        except asyncpg.PostgresError as error:
+            # One is refused, and the transaction with it: nothing of it is there. Not so if the server went away.
+            if len(waiting) > 1 and not unreachable(error):
+                for one in waiting:
+                    await self._write_together(tenant_id, [one])
+                return
+            _tell(waiting, error)
+        except BaseException as error:
+            _tell(waiting, error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            for (_, _, answer), count in zip(waiting, counts, strict=True):
+                if not answer.done():
+                    answer.set_result(count)
+
+    async def change(
+        self, tenant_id: str, statements: Sequence[tuple[str, dict[str, Any]]], *, guards: int = 1
+    ) -> bool:
+        try:
+            async with self._pool.acquire() as connection, self._bound(connection, self._tenant(tenant_id)):
+                await run_all(connection, tenant_id, statements, guards)
         except NothingChanged:
             return False
         return True
@@ -176,3 +219,9 @@ class DoorStore(PostgresStore):
 
     async def next_due(self, definitions: Sequence[Place], queue: str) -> int | None:
         raise NotForDoors("a door has nothing to do that falls due")
+
+
+def _tell(waiting: Sequence[Waiting], error: BaseException) -> None:
+    for _, _, answer in waiting:
+        if not answer.done():
+            answer.set_exception(error if isinstance(error, Exception) else ConnectionError("the store was closed"))

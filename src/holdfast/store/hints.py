@@ -79,7 +79,7 @@ class Hints:
             await asyncio.sleep(1.0)
 
     def _heard(self, connection: Any, pid: int, _channel: str, words: str) -> None:
-        if pid == connection.get_server_pid():
+        if connection.is_closed() or pid == connection.get_server_pid():
             return  # our own word: whoever is here was told directly
         if words.startswith("w"):
             words = words[1:]

@@ -127,12 +127,14 @@ class NothingChanged(Exception):
     """The first statement of a change found nothing to change, so the whole is undone."""
 
 
-async def run_all(connection: Any, tenant_id: str, statements: Sequence[tuple[str, dict[str, Any]]]) -> None:
+async def run_all(
+    connection: Any, tenant_id: str, statements: Sequence[tuple[str, dict[str, Any]]], guards: int = 1
+) -> None:
     """A change, in the transaction that is open."""
     for number, (name, values) in enumerate(statements):
         found = statement(name, "postgres")
         status = await connection.execute(found.sql, *found.bind(of_tenant(tenant_id, values)))
-        if number == 0 and not changed(status):
+        if number < guards and not changed(status):
             raise NothingChanged
 
 
@@ -261,11 +263,14 @@ class PostgresStore:
         found = statement(name, "postgres")
         return changed(await self._pool.execute(found.sql, *found.bind(values)))
 
-    async def change(self, tenant_id: str, statements: Sequence[tuple[str, dict[str, Any]]]) -> bool:
-        """Run them in one transaction; where the first changes no row, none is run and the answer is False."""
+    async def change(
+        self, tenant_id: str, statements: Sequence[tuple[str, dict[str, Any]]], *, guards: int = 1
+    ) -> bool:
+        """Run them in one transaction. Where the first, or one of the first `guards`, changes no row, nothing is
+        changed and the answer is False."""
         try:
             async with self._pool.acquire() as connection, connection.transaction():
-                await run_all(connection, tenant_id, statements)
+                await run_all(connection, tenant_id, statements, guards)
         except NothingChanged:
             return False
         return True

@@ -28,6 +28,7 @@ from holdfast.store.statements import statement, texts, translate
 T = TypeVar("T")
 CHECKPOINT_PAGES = 4000
 FILLER_BYTES = 1_000_000
+SHARED_MAX = 200  # single statements in one transaction
 CHUNKS = (64, 16, 4, 1)  # rows per multi-row statement: few sizes, so that few statements are prepared
 
 
@@ -68,6 +69,7 @@ class WriterThread:
     def __init__(self, path: str) -> None:
         self.path = path
         self._jobs: queue.SimpleQueue[tuple[Callable[[apsw.Connection], Any], Any, Any] | None] = queue.SimpleQueue()
+        self._small: queue.SimpleQueue[tuple[str, tuple[Any, ...], Any, Any]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
         self._thread.start()
 
@@ -81,23 +83,67 @@ class WriterThread:
                 answer, error = None, raised
             if connection.in_transaction:  # a job that failed half-way leaves nothing behind
                 connection.execute("rollback")
-            try:
-                loop.call_soon_threadsafe(_settle, future, answer, error)
-            except RuntimeError:
-                continue  # the loop that asked is gone; what was committed stays committed
+            _answer(loop, future, answer, error)
         connection.close()
+
+    def _refuse_itself(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise HoldfastError("a transaction handler cannot call Holdfast: it would wait for itself")
 
     def ask(self, work: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
-        if threading.current_thread() is self._thread:
-            raise HoldfastError("a transaction handler cannot call Holdfast: it would wait for itself")
+        self._refuse_itself()
         future: asyncio.Future[T] = loop.create_future()
         self._jobs.put((work, loop, future))
         return future
 
+    def write(self, sql: str, bound: tuple[Any, ...]) -> asyncio.Future[int]:
+        """One statement, and how many rows it changed. Those that wait at the same time share a transaction, so that
+        they share the way to the disk; each has its own answer, and one that is refused takes no other with it."""
+        loop = asyncio.get_running_loop()
+        self._refuse_itself()
+        future: asyncio.Future[int] = loop.create_future()
+        self._small.put((sql, bound, loop, future))
+        self._jobs.put((self._write_all, loop, loop.create_future()))
+        return future
+
+    def _write_all(self, connection: apsw.Connection) -> None:
+        waiting: list[tuple[str, tuple[Any, ...], Any, Any]] = []
+        while len(waiting) < SHARED_MAX:
+            try:
+                waiting.append(self._small.get_nowait())
+            except queue.Empty:
+                break
+        answers: list[tuple[int, BaseException | None]] = []
+        try:
+            if len(waiting) > 1:
+                connection.execute("begin immediate")
+            for sql, bound, _, _ in waiting:
+                try:
+                    connection.execute(sql, bound)
+                    answers.append((connection.changes(), None))
+                except Exception as error:
+                    # A statement that is refused is undone alone; what ends the transaction concerns everybody in it.
+                    if len(waiting) > 1 and not connection.in_transaction:
+                        raise
+                    answers.append((0, error))
+            if connection.in_transaction:
+                connection.execute("commit")
+        except Exception as error:
+            answers = [(0, error)] * len(waiting)
+        for (_, _, loop, future), (count, problem) in zip(waiting, answers, strict=True):
+            _answer(loop, future, count, problem)
+
     async def close(self) -> None:
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
+
+
+def _answer(loop: asyncio.AbstractEventLoop, future: Any, answer: Any, error: BaseException | None) -> None:
+    try:
+        loop.call_soon_threadsafe(_settle, future, answer, error)
+    except RuntimeError:
+        pass  # the loop that asked is gone; what was committed stays committed
 
 
 def _settle(future: asyncio.Future[Any], answer: Any, error: BaseException | None) -> None:
@@ -291,17 +337,14 @@ class SqliteStore:
 
     async def write(self, name: str, /, **values: Any) -> int:
         found = statement(name, "sqlite")
-        bound = found.bind(values)
-
-        def work(connection: apsw.Connection) -> int:
-            connection.execute(found.sql, bound)
-            return connection.changes()
-
         assert self._writer is not None
-        return await self._writer.ask(work)
+        return await self._writer.write(found.sql, found.bind(values))
 
-    async def change(self, tenant_id: str, statements: Sequence[tuple[str, dict[str, Any]]]) -> bool:
-        """Run them in one transaction; where the first changes no row, none is run and the answer is False."""
+    async def change(
+        self, tenant_id: str, statements: Sequence[tuple[str, dict[str, Any]]], *, guards: int = 1
+    ) -> bool:
+        """Run them in one transaction. Where the first, or one of the first `guards`, changes no row, nothing is
+        changed and the answer is False."""
         asked = [
             (found.sql, found.bind(of_tenant(tenant_id, values)))
             for found, values in ((statement(name, "sqlite"), values) for name, values in statements)
@@ -309,10 +352,10 @@ class SqliteStore:
 
         def work(connection: apsw.Connection) -> bool:
             connection.execute("begin immediate")
-            before = connection.total_changes()
             for number, (sql, bound) in enumerate(asked):
+                before = connection.total_changes()
                 connection.execute(sql, bound)
-                if number == 0 and connection.total_changes() == before:
+                if number < guards and connection.total_changes() == before:
                     connection.execute("rollback")
                     return False
             connection.execute("commit")

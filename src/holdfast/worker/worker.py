@@ -20,10 +20,10 @@ from uuid_utils import uuid4
 
 from holdfast.app.definitions import Charts
 from holdfast.app.quarantine import Quarantine
-from holdfast.app.registry import Definition, TaskHandler, no_function
+from holdfast.app.registry import OURS, Definition, TaskHandler, no_function
 from holdfast.engine import codec, ids
 from holdfast.engine.effects import LEASE, LEASE_MARGIN
-from holdfast.engine.errors import WorkflowNotRegistered
+from holdfast.engine.errors import DefinitionNotFound, WorkflowNotRegistered
 from holdfast.engine.replay import Call
 from holdfast.engine.trace import trace_id_of
 from holdfast.engine.turns import Change, NewInstance, Outcome, Turn
@@ -331,7 +331,7 @@ class Worker:
             self._heard_at = now + HEAR_SECONDS
 
     async def _load(self, row: Claimed) -> None:
-        if not self.registry.knows(row.definition_key, row.definition_version):
+        if row.kind != "code":
             to = _migrations(row.events)
             for version in {row.definition_version, *to}:
                 try:
@@ -346,7 +346,9 @@ class Worker:
         return self.registry.handler(type_, name) or self._handlers.get(type_)
 
     def child_definition(self, tenant_id: str, key: str, version: int | None) -> Definition:
-        """What a parent names: code registered here, or a published chart."""
+        """What a parent names: code registered here, or a published chart; never Holdfast's own."""
+        if key.startswith(OURS):
+            raise WorkflowNotRegistered(key, version, [])
         if self.registry.has(key):
             return self.registry.find(key, version)
         if version is None:
@@ -440,8 +442,10 @@ class Worker:
     def take(self, claimed: Claimed) -> None:
         try:
             definition = self.charts.loaded(claimed.tenant_id, claimed.definition_key, claimed.definition_version)
-            if definition is None or claimed.kind == "code":
+            if claimed.kind == "code":
                 definition = self.registry.find(claimed.definition_key, claimed.definition_version)
+            if definition is None:
+                raise DefinitionNotFound(claimed.definition_key, claimed.definition_version)
             kind = Execution if definition.chart is None else ChartExecution
             execution: UnderClaim = (definition.execution or kind)(self, claimed, definition)
         except Exception as error:  # a history that cannot be read: its neighbours must not suffer

@@ -36,6 +36,11 @@ from holdfast.effects where tenant_id = :tenant_id and state = 'outcome_unknown'
 select {effect_columns}
 from holdfast.effects where tenant_id = :tenant_id and instance_id = :instance_id order by started_at limit :limit
 
+-- name: page_of_instances_effects
+select {effect_columns}
+from holdfast.effects where tenant_id = :tenant_id and instance_id = :instance_id
+  and (started_at, id) > (:after_at, :after) order by started_at, id limit :limit
+
 -- name: count_resolutions_taken
 -- How many people's words on this effect a turn has taken.
 select count(*) from holdfast.effects f

@@ -8,7 +8,7 @@ on conflict do nothing
 
 -- name: read_request
 select hash_version, request_hash, status, response_status, response_headers, response, locked_at, locked_by,
-  created_at, expires_at
+  created_at, expires_at, completed_at
 from holdfast.idempotency_keys
 where tenant_id = :tenant_id and principal_id = :principal_id and operation = :operation and entity_id = :entity_id
   and key = :key
@@ -32,6 +32,12 @@ delete from holdfast.idempotency_keys
 where tenant_id = :tenant_id and principal_id = :principal_id and operation = :operation and entity_id = :entity_id
   and key = :key and status = 'STARTED' and locked_by = :locked_by
 
+-- name: mark_request
+-- In the transaction of the change itself. Whoever has lost the request to another changes nothing.
+update holdfast.idempotency_keys set completed_at = :marked_at
+where tenant_id = :tenant_id and principal_id = :principal_id and operation = :operation and entity_id = :entity_id
+  and key = :key and status = 'STARTED' and locked_by = :locked_by
+
 -- name: release_request
 -- It went wrong in a way that may go better: whoever asks again takes it over at once, under the same ids.
 update holdfast.idempotency_keys set locked_at = 0
@@ -39,8 +45,14 @@ where tenant_id = :tenant_id and principal_id = :principal_id and operation = :o
   and key = :key and status = 'STARTED' and locked_by = :locked_by
 
 -- name: bury_requests
+-- A few at a time: whoever else writes must not wait for a clean-up.
 update holdfast.idempotency_keys set response = null, response_headers = null
-where expires_at <= :now and status <> 'STARTED' and response is not null
+where (tenant_id, principal_id, operation, entity_id, key) in (
+  select tenant_id, principal_id, operation, entity_id, key from holdfast.idempotency_keys
+  where expires_at <= :now and response is not null limit :limit)
 
 -- name: remove_tombstones
-delete from holdfast.idempotency_keys where expires_at <= :before
+delete from holdfast.idempotency_keys
+where (tenant_id, principal_id, operation, entity_id, key) in (
+  select tenant_id, principal_id, operation, entity_id, key from holdfast.idempotency_keys
+  where expires_at <= :before limit :limit)

@@ -97,28 +97,33 @@ where tenant_id = :tenant_id and instance_id = :instance_id and seq > :after ord
 seq, type, name, fence, at, payload, salt, hash, payload_hash
 
 -- name: history_forward
--- How many bytes a page comes to is added up first, over lengths alone; the first entry is there in any case.
+-- How many bytes a page comes to is added up first, over lengths alone; the first entry is there in any case. Where the
+-- page ends is said twice, or the rest of a long history is looked through, too.
+with page as (
+  select seq, sum(bytes) over (order by seq) - bytes as before_it from (
+    select seq, coalesce(length(payload), 0) as bytes from holdfast.history
+    where tenant_id = :tenant_id and instance_id = :instance_id and seq > :after
+      and (cast(:types as text) is null or cast(:types as text) like '% ' || type || ' %')
+    order by seq limit :limit) found
+)
 select {history_columns} from holdfast.history
-where tenant_id = :tenant_id and instance_id = :instance_id and seq in (
-  select seq from (
-    select seq, sum(bytes) over (order by seq) - bytes as before_it from (
-      select seq, coalesce(length(payload), 0) as bytes from holdfast.history
-      where tenant_id = :tenant_id and instance_id = :instance_id and seq > :after
-        and (cast(:types as text) is null or cast(:types as text) like '% ' || type || ' %')
-      order by seq limit :limit) page) sized
-  where before_it <= :most)
+where tenant_id = :tenant_id and instance_id = :instance_id and seq > :after
+  and seq <= (select max(seq) from page where before_it <= :most)
+  and seq in (select seq from page where before_it <= :most)
 order by seq
 
 -- name: history_back
+with page as (
+  select seq, sum(bytes) over (order by seq desc) - bytes as before_it from (
+    select seq, coalesce(length(payload), 0) as bytes from holdfast.history
+    where tenant_id = :tenant_id and instance_id = :instance_id and seq < :before
+      and (cast(:types as text) is null or cast(:types as text) like '% ' || type || ' %')
+    order by seq desc limit :limit) found
+)
 select {history_columns} from holdfast.history
-where tenant_id = :tenant_id and instance_id = :instance_id and seq in (
-  select seq from (
-    select seq, sum(bytes) over (order by seq desc) - bytes as before_it from (
-      select seq, coalesce(length(payload), 0) as bytes from holdfast.history
-      where tenant_id = :tenant_id and instance_id = :instance_id and seq < :before
-        and (cast(:types as text) is null or cast(:types as text) like '% ' || type || ' %')
-      order by seq desc limit :limit) page) sized
-  where before_it <= :most)
+where tenant_id = :tenant_id and instance_id = :instance_id and seq < :before
+  and seq >= (select min(seq) from page where before_it <= :most)
+  and seq in (select seq from page where before_it <= :most)
 order by seq desc
 
 -- name: wake_unless_moved
@@ -129,6 +134,8 @@ update holdfast.instances as i set woken = i.woken + 1,
 where i.tenant_id = :tenant_id and i.id = :instance_id and i.completed_at is null and i.woken + (
     select coalesce(max(seq), 0) from holdfast.history h where h.tenant_id = :tenant_id and h.instance_id = :instance_id
   ) = :moved
+  -- Said by the row too: a turn we had to wait for has moved it, and the look at its history is from before.
+  and i.woken + i.seq <= :moved
 
 -- name: add_event
 insert into holdfast.events (tenant_id, instance_id, id, kind, name, payload, sent_at, sent_by)

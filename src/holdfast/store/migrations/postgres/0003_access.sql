@@ -63,6 +63,7 @@ create table holdfast.idempotency_keys (
   primary key (tenant_id, principal_id, operation, entity_id, key)
 );
 create index idempotency_keys_expiry on holdfast.idempotency_keys (expires_at);
+create index idempotency_keys_answers on holdfast.idempotency_keys (expires_at) where response is not null;
 
 create table holdfast.audit_events (
   tenant_id text not null,

@@ -118,15 +118,22 @@ create function holdfast.count_unknown_effects(bigint) returns bigint
 $$;
 
 -- Answers that are old enough are emptied, and what is left of them is removed after a while, for all tenants at once.
-create function holdfast.bury_requests(bigint) returns void
+-- Never before its time by the database's own clock, whatever is asked for.
+create function holdfast.bury_requests(bigint, bigint) returns void
   language sql security definer set search_path = pg_catalog, pg_temp as $$
   update holdfast.idempotency_keys set response = null, response_headers = null
-  where expires_at <= $1 and status <> 'STARTED' and response is not null
+  where (tenant_id, principal_id, operation, entity_id, key) in (
+    select tenant_id, principal_id, operation, entity_id, key from holdfast.idempotency_keys
+    where expires_at <= least($1, (extract(epoch from clock_timestamp()) * 1000000)::bigint)
+      and response is not null limit $2)
 $$;
 
-create function holdfast.remove_tombstones(bigint) returns void
+create function holdfast.remove_tombstones(bigint, bigint) returns void
   language sql security definer set search_path = pg_catalog, pg_temp as $$
-  delete from holdfast.idempotency_keys where expires_at <= $1
+  delete from holdfast.idempotency_keys
+  where (tenant_id, principal_id, operation, entity_id, key) in (
+    select tenant_id, principal_id, operation, entity_id, key from holdfast.idempotency_keys
+    where expires_at <= least($1, (extract(epoch from clock_timestamp()) * 1000000)::bigint) limit $2)
 $$;
 
 create function holdfast.claims_of(bytea) returns bigint

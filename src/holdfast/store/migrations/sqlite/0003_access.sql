@@ -63,6 +63,7 @@ create table holdfast_idempotency_keys (
   primary key (tenant_id, principal_id, operation, entity_id, key)
 ) strict, without rowid;
 create index holdfast_idempotency_keys_expiry on holdfast_idempotency_keys (expires_at);
+create index holdfast_idempotency_keys_answers on holdfast_idempotency_keys (expires_at) where response is not null;
 
 create table holdfast_audit_events (
   tenant_id text not null,

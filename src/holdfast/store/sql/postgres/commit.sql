@@ -222,7 +222,8 @@ tasked as (
     standing_type = coalesce(c.standing_type, t.standing_type), standing = coalesce(c.standing, t.standing),
     started_at = coalesce(t.started_at, case when c.status = 'running' then c.at end),
     completed_at = coalesce(t.completed_at, c.completed_at), completed_by = coalesce(t.completed_by, c.completed_by),
-    closed_at = case when c.by is not null then c.completed_at end, input = coalesce(c.input, t.input)
+    closed_at = case when c.by is not null then c.completed_at end, input = coalesce(c.input, t.input),
+    version = t.version + case when t.completed_at is null and c.completed_at is not null then 1 else 0 end
   from unnest(:taskchange_1::text::text[], :taskchange_2::text::bytea[], :taskchange_3::text::bytea[],
       :taskchange_4::text::text[], :taskchange_5::text::bigint[], :taskchange_6::text::integer[],
       :taskchange_7::text::bytea[], :taskchange_8::text::bigint[], :taskchange_9::text::bytea[],

@@ -19,10 +19,10 @@ select holdfast.count_open_dead_letters(:limit::bigint)
 select holdfast.count_unknown_effects(:limit::bigint)
 
 -- name: door_bury_requests
-select holdfast.bury_requests(:now::bigint)
+select holdfast.bury_requests(:now::bigint, :limit::bigint)
 
 -- name: door_remove_tombstones
-select holdfast.remove_tombstones(:before::bigint)
+select holdfast.remove_tombstones(:before::bigint, :limit::bigint)
 
 -- name: door_count_ways_in
 select holdfast.count_ways_in(:now::bigint)

@@ -13,4 +13,5 @@ select instance_id, definition_key, seq, type, name, at from (
   where h.tenant_id || '' = :tenant_id and h.at >= :since
 ) recent
 where transaction >= :low and transaction < :high
-order by at, instance_id, seq offset :skip limit :limit
+  and (at, instance_id, seq) > (:after_at::bigint, :after_id::bytea, :after_seq::bigint)
+order by at, instance_id, seq limit :limit

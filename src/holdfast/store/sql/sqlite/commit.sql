@@ -118,7 +118,8 @@ update holdfast.tasks as t set
   standing_type = coalesce(c.standing_type, t.standing_type), standing = coalesce(c.standing, t.standing),
   started_at = coalesce(t.started_at, iif(c.status = 'running', c.at, null)),
   completed_at = coalesce(t.completed_at, c.completed_at), completed_by = coalesce(t.completed_by, c.completed_by),
-  closed_at = iif(c.by_id is null, null, c.completed_at), input = coalesce(c.input, t.input)
+  closed_at = iif(c.by_id is null, null, c.completed_at), input = coalesce(c.input, t.input),
+  version = t.version + iif(t.completed_at is null and c.completed_at is not null, 1, 0)
 from c
 where t.tenant_id = c.tenant_id and t.id = c.id and t.closed_at is null
   and (c.by_id is not null or t.completed_at is null) and (c.version is null or t.version = c.version)
