@@ -265,9 +265,9 @@ MUTANTS = [
            "if not self.store.session_locks or word == BY_LEASE:\n            return True",
            "tests/store/test_plain_postgres.py"),
     Mutant("a change goes on though its first statement changed nothing (SQLite)", "store/sqlite.py",
-           "if number == 0 and connection.total_changes() == before:", "if False:", "tests/store/test_changes.py"),
+           "if number < guards and connection.total_changes() == before:", "if False:", "tests/store/test_changes.py"),
     Mutant("a change goes on though its first statement changed nothing (PostgreSQL)", "store/postgres.py",
-           "if number == 0 and not changed(status):", "if False:", "tests/store/test_changes.py"),
+           "if number < guards and not changed(status):", "if False:", "tests/store/test_changes.py"),
 ]  # fmt: skip
 
 
