@@ -125,7 +125,7 @@ def test_the_command_line_page_names_every_command() -> None:
 
 
 def test_every_make_target_named_exists() -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     for page in PAGES:
-        for name in re.findall(r"^make ([a-z]+)|`make ([a-z]+)`", page.read_text(), re.M):
+        for name in re.findall(r"^make ([a-z-]+)|`make ([a-z-]+)`", page.read_text(), re.M):
             assert (name[0] or name[1]) in targets, f"{page.name} names `make {name[0] or name[1]}`"

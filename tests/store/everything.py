@@ -64,7 +64,7 @@ TOGETHER: dict[str, dict[str, Any]] = {  # where more than one must be right at 
 }
 TYPED: dict[str, list[Any]] = {
     "text": ["k", "new", "e1", "h", "w", "", "~", None], "bytea": [ID, OTHER, NEW, b"", b"\xff" * 16],
-    "bool": [True, False], "int8": [1, 0, 9, 2], "int4": [1, 0, 9, 2], "int2": [1, 0],
+    "bool": [True, False], "int8": [1, 0, 9, 2, 3], "int4": [1, 0, 9, 2], "int2": [1, 0],
 }  # fmt: skip
 TRIES = 2000
 # These walk over all tenants, and their tenant_id is where they have come to; or they ask for no row at all.

@@ -331,7 +331,7 @@ class Worker:
             self._heard_at = now + HEAR_SECONDS
 
     async def _load(self, row: Claimed) -> None:
-        if row.kind != "code":
+        if not self.registry.knows(row.definition_key, row.definition_version):
             to = _migrations(row.events)
             for version in {row.definition_version, *to}:
                 try:
@@ -442,10 +442,10 @@ class Worker:
     def take(self, claimed: Claimed) -> None:
         try:
             definition = self.charts.loaded(claimed.tenant_id, claimed.definition_key, claimed.definition_version)
-            if claimed.kind == "code":
+            if definition is None or claimed.kind == "code":
+                if claimed.kind != "code" and claimed.definition_key.startswith(OURS):  # nobody gets at those by a name
+                    raise DefinitionNotFound(claimed.definition_key, claimed.definition_version)
                 definition = self.registry.find(claimed.definition_key, claimed.definition_version)
-            if definition is None:
-                raise DefinitionNotFound(claimed.definition_key, claimed.definition_version)
             kind = Execution if definition.chart is None else ChartExecution
             execution: UnderClaim = (definition.execution or kind)(self, claimed, definition)
         except Exception as error:  # a history that cannot be read: its neighbours must not suffer

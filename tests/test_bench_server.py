@@ -16,7 +16,7 @@ def test_a_short_run_fills_every_row(tmp_path: Path, postgres_url: str) -> None:
     file = tmp_path / "report.json"
     ended = subprocess.run(
         [
-            sys.executable, "-m", "bench.http", "--rounds", "1", "--count", "20", "--callers", "4",
+            sys.executable, "-m", "bench.server", "--rounds", "1", "--count", "20", "--callers", "4",
             "--database", postgres_url, "--json", str(file),
         ],
         capture_output=True, text=True, check=False, cwd=ROOT,

@@ -1,6 +1,6 @@
 """What HTTP costs: starts and signals per second over the API beside the same in process, on SQLite and PostgreSQL.
 
-    .venv/bin/python -m bench.http [--rounds 5] [--database postgresql://…]
+    .venv/bin/python -m bench.server [--rounds 5] [--database postgresql://…]
 
 The server is a real `holdfast server`, the load comes from a process of its own: keep-alive connections, requests built
 beforehand, answers read by their length alone. It is measured against a server that does nothing, too: far below that
@@ -54,10 +54,10 @@ def app(url: str | None = None) -> Holdfast:
     return made
 
 
-hf = app()  # what `holdfast server --app bench.http:hf` serves
+hf = app()  # what `holdfast server --app bench.server:hf` serves
 
 
-# -- the load: `python -m bench.http --load PLAN`, a process of its own
+# -- the load: `python -m bench.server --load PLAN`, a process of its own
 
 
 class Caller(asyncio.Protocol):
@@ -187,7 +187,7 @@ def send(port: int, requests: list[str], callers: int, folder: Path) -> dict[str
     plan = folder / "plan.json"
     plan.write_text(json.dumps({"port": port, "requests": requests, "callers": callers}))
     subprocess.run(
-        [sys.executable, "-m", "bench.http", "--load", str(plan)], check=True, cwd=ROOT,
+        [sys.executable, "-m", "bench.server", "--load", str(plan)], check=True, cwd=ROOT,
         timeout=PATIENCE_SECONDS * 6, env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
     )  # fmt: skip
     found: dict[str, Any] = json.loads(plan.with_suffix(".done").read_text())
@@ -267,7 +267,7 @@ def measure(url: str, options: argparse.Namespace, folder: Path) -> Figures:
     """Interleaved: over HTTP and in process in turns, every other round in the other order."""
     key, instances = run(prepare(url))
     requests, found = Requests(key), Figures()
-    server = ("-m", "holdfast.cli.main", "server", "--port", "0", "--log-level", "warning", "--app", "bench.http:hf")
+    server = ("-m", "holdfast.cli.main", "server", "--port", "0", "--log-level", "warning", "--app", "bench.server:hf")
     with process(*server, "--database", url) as port:
         for turn in range(options.rounds + 1):
             ways = [("http", workload) for workload in WORKLOADS] + [("process", w) for w in ("start", "signal")]
@@ -290,7 +290,7 @@ def measure(url: str, options: argparse.Namespace, folder: Path) -> Figures:
 def idle_server(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """What the load itself is able to do."""
     words = Requests("hf_test_" + "x" * 40).build("start", options.count * 4, ["ins_" + "0" * 32])
-    with process("-m", "bench.http", "--nothing") as port:
+    with process("-m", "bench.server", "--nothing") as port:
         return [send(port, words, options.callers, folder) for _ in range(options.rounds)]
 
 
