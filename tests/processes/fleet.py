@@ -95,6 +95,22 @@ class Process:
     def stop(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
 
+    def stop_between_writes(self) -> None:
+        """Stop it while it does not hold SQLite's one write lock. A stopped process keeps it, and nobody could write;
+        that is not what the test is about."""
+        for _ in range(1000):
+            self.stop()
+            connection = apsw.Connection(self.fleet.url.removeprefix("sqlite:///"))
+            try:
+                connection.execute("begin immediate; rollback")
+                return
+            except apsw.BusyError:
+                self.wake()
+                time.sleep(0.01)
+            finally:
+                connection.close()
+        raise AssertionError("it writes all the time")
+
     def wake(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 

@@ -85,7 +85,7 @@ def test_on_sqlite_a_stopped_worker_keeps_its_instances_and_goes_on(sqlite_fleet
     mine += fleet.start("paid", [{"pause": 0.5} for _ in range(5)])
     mine += fleet.start("chart-paid", [{"pause": 0.5} for _ in range(5)])
     wait_until(lambda: len(fleet.provider_calls()) == 10, "it is in the middle")
-    stopped.stop()
+    stopped.stop_between_writes()
     fleet.worker(concurrency=50)
     yours = fleet.start("five", [{} for _ in range(30)])
     # The other one has looked for dead workers several times when it has slept and worked through all this.
