@@ -268,6 +268,15 @@ MUTANTS = [
            "if number < guards and connection.total_changes() == before:", "if False:", "tests/store/test_changes.py"),
     Mutant("a change goes on though its first statement changed nothing (PostgreSQL)", "store/postgres.py",
            "if number < guards and not changed(status):", "if False:", "tests/store/test_changes.py"),
+    Mutant("a role may do what another may", "api/requests.py",
+           "and not caller.may(endpoint.capability):", "and False:", "tests/api/test_w10.py -k sqlite"),
+    Mutant("a key answers for another request", "app/idempotency.py",
+           "if bytes(hashed) != request_hash:", "if False:", "tests/api/test_idempotency.py -k sqlite"),
+    Mutant("a change that was made is refused to who asks again", "app/idempotency.py",
+           "request_hash, True, marked_at is not None)", "request_hash, True, False)",
+           "tests/api/test_found.py -k sqlite"),
+    Mutant("charts are published under Holdfast's own names", "app/definitions.py",
+           "        if key.startswith(OURS):", "        if False:", "tests/api/test_found.py -k sqlite"),
 ]  # fmt: skip
 
 
