@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.api.endpoints import ANYONE, PAGE, Answer, Call, Cursor, Endpoints, Limit, Reply, cursor_of, read_cursor
-from holdfast.api.instances import PageQuery
+from holdfast.api.endpoints import ANYONE, Answer, Call, Endpoints, Reply
 from holdfast.api.models import (
     AuditOut,
     ChangePrincipal,
@@ -26,9 +25,11 @@ from holdfast.api.models import (
     moment,
     when,
 )
+from holdfast.api.paging import PAGE, Cursor, Limit, PageQuery, paged, read_cursor
 from holdfast.api.problems import Fault, Problem
 from holdfast.app import api_keys, audit, principals, tenants
 from holdfast.app.api_keys import KeyView, NewKey
+from holdfast.app.audit import AuditEvent
 from holdfast.app.principals import PrincipalView
 from holdfast.engine import ids
 from holdfast.engine.access import ROLES, capabilities_of
@@ -108,13 +109,11 @@ async def create_principal(call: Call, body: CreatePrincipal) -> Reply:
 
 async def list_principals(call: Call, query: PageQuery) -> Reply:
     """Everybody of your tenant, by name."""
-    limit = query.limit
     edge = read_cursor(query.cursor, str)
     found = await principals.list_principals(
-        call.service, call.tenant_id, after="" if edge is None else edge[0], limit=limit + 1
+        call.service, call.tenant_id, after="" if edge is None else edge[0], limit=query.limit + 1
     )
-    following = cursor_of(found[limit - 1].name) if len(found) > limit else None
-    return Reply(200, Listing[PrincipalOut](items=[_principal(v) for v in found[:limit]], next_cursor=following))
+    return paged(found, query.limit, _principal, lambda view: (view.name,))
 
 
 async def read_principal(call: Call) -> Reply:
@@ -167,14 +166,13 @@ def _made(made: NewKey) -> Reply:
 
 async def list_keys(call: Call, query: PageQuery) -> Reply:
     """All keys of your tenant, without the keys themselves."""
-    limit = query.limit
     edge = read_cursor(query.cursor, bytes)
     found = await api_keys.list_keys(
-        call.service, call.tenant_id, after=api_keys.FIRST if edge is None else edge[0], limit=limit + 1
+        call.service, call.tenant_id, after=api_keys.FIRST if edge is None else edge[0], limit=query.limit + 1
     )
-    following = cursor_of(ids.parse("key", found[limit - 1].id)) if len(found) > limit else None
-    items = [KeyOut(**_key_fields(view)) for view in found[:limit]]
-    return Reply(200, Listing[KeyOut](items=items, next_cursor=following))
+    return paged(
+        found, query.limit, lambda view: KeyOut(**_key_fields(view)), lambda view: (ids.parse("key", view.id),)
+    )
 
 
 async def _key(call: Call) -> KeyView:
@@ -237,7 +235,6 @@ async def change_tenant(call: Call, body: ChangeTenant) -> Reply:
 
 async def list_audit(call: Call, query: AuditQuery) -> Reply:
     """Who changed what, newest first. What happened to instances, tasks and effects stands in their histories."""
-    limit = query.limit
     edge = read_cursor(query.cursor, bytes)
     if (query.entity_type is None) != (query.entity_id is None):
         words = "entity_type and entity_id belong together"
@@ -246,17 +243,20 @@ async def list_audit(call: Call, query: AuditQuery) -> Reply:
     if query.entity_type is not None and query.entity_id is not None:
         entity = (query.entity_type, query.entity_id)
     found = await audit.list_audit(
-        call.service, call.tenant_id, entity=entity, before=audit.NEWEST if edge is None else edge[0], limit=limit + 1
+        call.service,
+        call.tenant_id,
+        entity=entity,
+        before=audit.NEWEST if edge is None else edge[0],
+        limit=query.limit + 1,
     )
-    following = cursor_of(ids.parse("aud", found[limit - 1].id)) if len(found) > limit else None
-    items = [
-        AuditOut(
-            id=one.id, at=when(one.at), actor=one.actor, principal_id=one.principal_id, action=one.action,
-            entity_type=one.entity_type, entity_id=one.entity_id, summary=one.summary, request_id=one.request_id,
-        )
-        for one in found[:limit]
-    ]  # fmt: skip
-    return Reply(200, Listing[AuditOut](items=items, next_cursor=following))
+    return paged(found, query.limit, _said, lambda entry: (ids.parse("aud", entry.id),))
+
+
+def _said(entry: AuditEvent) -> AuditOut:
+    return AuditOut(
+        id=entry.id, at=when(entry.at), actor=entry.actor, principal_id=entry.principal_id, action=entry.action,
+        entity_type=entry.entity_type, entity_id=entry.entity_id, summary=entry.summary, request_id=entry.request_id,
+    )  # fmt: skip
 
 
 def declare(endpoints: Endpoints) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from litestar import Request
-
 from holdfast.api.problems import Problem
+from holdfast.api.wire import Request
 from holdfast.engine.access import Caller
 from holdfast.engine.keys import KEY
 
@@ -20,7 +19,7 @@ NOBODY = Caller("", "", "", "", (), frozenset(), frozenset())
 HOW = "send Authorization: Bearer with an API key (`holdfast keys create` makes one)"
 
 
-async def authenticate(doors: Doors, request: Request[Any, Any, Any], *, required: bool) -> Caller:
+async def authenticate(doors: Doors, request: Request, *, required: bool) -> Caller:
     header = request.headers.get("authorization", "")
     if header and not required:  # it may be meant for somebody else, such as the metrics' own key
         scheme, _, word = header.partition(" ")
@@ -28,13 +27,9 @@ async def authenticate(doors: Doors, request: Request[Any, Any, Any], *, require
     if header:
         scheme, _, word = header.partition(" ")
         word = word.strip()
-        if not required and (scheme.lower() != "bearer" or not word):
-            return NOBODY
         if scheme.lower() != "bearer" or not word:
             raise Problem("unauthenticated", f"the Authorization header is not understood: {HOW}")
         caller = await _bearer(doors, word)
-        if caller is None and not required:
-            return NOBODY  # the metrics key is such a word
         if caller is None:
             raise Problem("unauthenticated", "this key or token is not valid, or not any more")
         return caller
@@ -56,7 +51,7 @@ async def _bearer(doors: Doors, word: str) -> Caller | None:
     return None
 
 
-def _check_origin(request: Request[Any, Any, Any]) -> None:
+def _check_origin(request: Request) -> None:
     """A browser sends its cookie along with requests that other sites cause: those change nothing."""
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")

@@ -10,18 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.api.endpoints import (
-    PAGE,
-    Answer,
-    Call,
-    Cursor,
-    Endpoints,
-    Limit,
-    Reply,
-    cursor_of,
-    not_found,
-    read_cursor,
-)
+from holdfast.api.endpoints import Answer, Call, Endpoints, Reply, not_found
 from holdfast.api.models import (
     DefinitionOut,
     DefinitionStatus,
@@ -35,6 +24,7 @@ from holdfast.api.models import (
     TurnsOut,
     moment,
 )
+from holdfast.api.paging import PAGE, Cursor, Limit, paged, read_cursor
 from holdfast.api.problems import Fault, Problem, storable_words
 from holdfast.app import definitions
 from holdfast.app import instances as app_instances
@@ -147,8 +137,7 @@ async def list_definitions(call: Call, query: DefinitionsQuery) -> Reply:
     ]
     merged = heapq.merge([shown(row) for row in rows], sorted(code, key=_order), key=_order)
     found = [one for one, _ in zip(merged, range(limit + 1), strict=False)]
-    following = cursor_of(found[limit - 1].key, found[limit - 1].version) if len(found) > limit else None
-    return Reply(200, Listing[DefinitionOut](items=found[:limit], next_cursor=following))
+    return paged(found, limit, lambda one: one, lambda one: (one.key, one.version))
 
 
 def _order(one: DefinitionOut) -> tuple[str, int]:

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from holdfast.api import shown
-from holdfast.api.endpoints import PAGE, Answer, Call, Cursor, Endpoints, Limit, Reply, cursor_of, read_cursor
+from holdfast.api.endpoints import Answer, Call, Endpoints, Reply
 from holdfast.api.instances import INS
 from holdfast.api.models import EffectOut, EffectState, Listing, Resolve
+from holdfast.api.paging import PAGE, Cursor, Limit, paged, read_cursor
 from holdfast.app import effects
 from holdfast.app.effects import STATES, EffectView
-from holdfast.engine import ids
 from holdfast.engine.errors import VersionMoved
 
 EFF = "eff_8f90a1b2c3d4e5f60192f0a1b2c37d4e"
@@ -39,15 +39,12 @@ def version_of(view: EffectView) -> int:
 
 async def list_effects(call: Call, query: EffectsQuery) -> Reply:
     """Effects, newest first. `state=outcome_unknown` is the desk: what waits for a person's word."""
-    limit = query.limit
     edge = read_cursor(query.cursor, int, bytes)
     found = await effects.list_effects(
-        call.service, call.tenant_id, state=query.state, instance=None, limit=limit + 1,
+        call.service, call.tenant_id, state=query.state, instance=None, limit=query.limit + 1,
         before=effects.LAST if edge is None else (edge[0], edge[1]),
     )  # fmt: skip
-    last = found[limit - 1] if len(found) > limit else None
-    following = None if last is None else cursor_of(last.started_at, ids.parse("eff", last.id))
-    return Reply(200, Listing[EffectOut](items=[shown.effect(view) for view in found[:limit]], next_cursor=following))
+    return paged(found, query.limit, shown.effect, shown.effect_place)
 
 
 async def read_effect(call: Call) -> Reply:

@@ -6,15 +6,14 @@ at /docs and the table of who may do what. An endpoint without a declared capabi
 
 from __future__ import annotations
 
-import base64
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from holdfast.api.problems import Fault, Problem, storable_words
+from holdfast.api.problems import Problem
 from holdfast.app.audit import By
-from holdfast.engine import codec, ids
+from holdfast.engine import ids
 from holdfast.engine.access import CAPABILITIES, Caller
 from holdfast.engine.errors import BadInput, HoldfastError
 
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 PUBLIC = "public"  # asks for nothing: no tenant's data is behind it
 ANYONE = "authenticated"  # any caller we know, whatever its roles
-PAGE_MAX = 200
-PAGE = 50
-Limit = Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)]
-Cursor = Annotated[str, msgspec.Meta(max_length=2000)]
 
 PREFIXES = {
     "instances": "ins", "tasks": "tsk", "effects": "eff", "bulk": "blk", "principals": "prn", "keys": "key",
@@ -195,42 +190,3 @@ def check(endpoint: Endpoint) -> None:
             f"{endpoint.operation} declares the capability {capability!r}, which there is not: the server does not "
             "start; name one of engine/access.py"
         )
-
-
-# -- pages
-
-
-def cursor_of(*values: Any) -> str:
-    """An opaque word for where a page ended."""
-    plain = [value.hex() if isinstance(value, bytes) else value for value in values]
-    return base64.urlsafe_b64encode(codec.encode(plain)).decode().rstrip("=")
-
-
-def _part(value: Any, kind: type | range) -> Any:
-    if isinstance(kind, range):
-        if type(value) is int and value in kind:
-            return value
-        raise ValueError
-    if kind is bytes:
-        return bytes.fromhex(value)
-    if kind is int and type(value) is int and 0 <= value < 1 << 63:
-        return value
-    if kind is str and isinstance(value, str) and storable_words(value) == value and "\x00" not in value:
-        return value
-    raise ValueError
-
-
-def read_cursor(word: str | None, *kinds: type | range) -> list[Any] | None:
-    """What `cursor_of` was given; a word that is none of ours is refused. A range is of numbers in a narrow column."""
-    if word is None:
-        return None
-    try:
-        raw = base64.b64decode(word + "=" * (-len(word) % 4), altchars=b"-_", validate=True)
-        values = codec.decode(raw)
-        if not isinstance(values, list) or len(values) != len(kinds):
-            raise ValueError
-        found = [_part(value, kind) for value, kind in zip(values, kinds, strict=True)]
-    except (ValueError, TypeError, RecursionError, msgspec.DecodeError):
-        words = "this cursor is none of ours: take next_cursor of the page before, as it is"
-        raise Problem("validation-failed", f"cursor: {words}", errors=[Fault(words, "/query/cursor")]) from None
-    return found

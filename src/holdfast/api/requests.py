@@ -11,7 +11,6 @@ import functools
 import hashlib
 import os
 import re
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, get_args
@@ -20,13 +19,12 @@ from urllib.parse import parse_qsl
 import msgspec
 import rfc8785
 import structlog
-from litestar import Request, Response
-from litestar.exceptions import HTTPException
-from litestar.response import Stream
+from litestar.types import Receive, Scope, Send
 
 from holdfast.api.auth import authenticate
 from holdfast.api.endpoints import ANYONE, PUBLIC, Call, Endpoint, Reply
 from holdfast.api.problems import MEDIA_TYPE, Fault, Problem, misfit, not_strict, problem_of, storable_words
+from holdfast.api.wire import Request, send_events, send_whole
 from holdfast.app import idempotency
 from holdfast.engine import strict_json
 from holdfast.engine.access import Caller
@@ -42,12 +40,10 @@ INTEGER = re.compile(r"-?\d{1,18}\Z", re.ASCII)
 KEY = re.compile(r"[A-Za-z0-9_\-:.]{1,255}\Z")
 WAIT = re.compile(r"\s*wait\s*=\s*(\d{1,4})\s*\Z", re.I)
 WAIT_MAX = 60
-BODY_SECONDS = float(os.environ.get("HOLDFAST_TEST_BODY_SECONDS", "30"))
 LARGE_BYTES = 64 * 1024
 FORM_BYTES = 8 * 1024
 WATCH_SECONDS = 2.0
 ENTITY_MAX = 300
-CHARSET = "; charset=utf-8"
 NOBODY = Caller("", "", "", "", (), frozenset(), frozenset())
 # What is refused before anything happens, or may go better another time, burns no key.
 UNKEPT = frozenset({400, 401, 403, 413, 415, 422, 429})
@@ -67,15 +63,17 @@ class Trail(msgspec.Struct, frozen=True):
 def trail_of(headers: Mapping[str, str]) -> Trail:
     given = headers.get("x-request-id", "")
     parent = TRACEPARENT.match(headers.get("traceparent", ""))
-    trace_id = parent[1] if parent else secrets.token_hex(16)
-    traceparent = parent[0] if parent else f"00-{trace_id}-{secrets.token_hex(8)}-01"
-    request_id = given if REQUEST_ID.match(given) else secrets.token_hex(16)
+    fresh = os.urandom(40).hex()
+    trace_id = parent[1] if parent else fresh[:32]
+    traceparent = parent[0] if parent else f"00-{trace_id}-{fresh[32:48]}-01"
+    request_id = given if REQUEST_ID.match(given) else fresh[48:]
     return Trail(request_id, trace_id, traceparent, parent is not None)
 
 
-async def handle(doors: Doors, endpoint: Endpoint, request: Request[Any, Any, Any]) -> Response[Any]:
+async def handle(doors: Doors, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
     """One request, from the first byte to the answer; whatever happens, there is one."""
     began = time.perf_counter()
+    request = Request(scope, receive)
     trail = trail_of(request.headers)
     span = None
     if doors.tracing is not None:
@@ -87,9 +85,9 @@ async def handle(doors: Doors, endpoint: Endpoint, request: Request[Any, Any, An
         caller = await authenticate(doors, request, required=endpoint.capability != PUBLIC)
         reply = await _answer(doors, endpoint, request, caller, trail)
     except Problem as problem:
-        reply = refused(problem, request.url.path, trail)
+        reply = refused(problem, request.path, trail)
     except Exception as error:
-        reply = refused(_problem(doors, error, endpoint, trail), request.url.path, trail)
+        reply = refused(_problem(doors, error, endpoint, trail), request.path, trail)
     seconds = time.perf_counter() - began
     doors.observe(endpoint.path, endpoint.method, reply.status, seconds)
     if span is not None:
@@ -100,7 +98,11 @@ async def handle(doors: Doors, endpoint: Endpoint, request: Request[Any, Any, An
         tenant_id=caller.tenant_id or None, principal=caller.name or None, request_id=trail.request_id,
         trace_id=trail.trace_id,
     )  # fmt: skip
-    return response(reply, trail)
+    if reply.events is None:
+        await send_reply(send, reply, trail)
+    else:
+        headers = {**headers_for(reply, trail), "X-Accel-Buffering": "no"}
+        await send_events(scope, receive, send, headers, reply.media_type, reply.events)
 
 
 def _problem(doors: Doors, error: Exception, endpoint: Endpoint, trail: Trail) -> Problem:
@@ -118,21 +120,19 @@ def refused(problem: Problem, path: str, trail: Trail) -> Reply:
     return Reply(problem.status, body, None, problem.headers, MEDIA_TYPE)
 
 
-def response(reply: Reply, trail: Trail) -> Response[Any]:
+async def send_reply(send: Send, reply: Reply, trail: Trail) -> None:
+    body = reply.body if isinstance(reply.body, bytes) else _encode(reply.body)
+    await send_whole(send, reply.status, headers_for(reply, trail), reply.media_type, body)
+
+
+def headers_for(reply: Reply, trail: Trail) -> dict[str, str]:
     headers = {"X-Request-Id": trail.request_id, "Cache-Control": "no-store", **reply.headers}
     if reply.etag is not None:
         headers["ETag"] = f'"{reply.etag}"'
-    if reply.events is not None:
-        headers["X-Accel-Buffering"] = "no"
-        return Stream(reply.events, status_code=reply.status, media_type=reply.media_type, headers=headers)
-    content = reply.body if isinstance(reply.body, bytes) else _encode(reply.body)
-    kind = reply.media_type.removesuffix(CHARSET)  # Litestar adds it to every text
-    return Response(content, status_code=reply.status, media_type=kind, headers=headers)
+    return headers
 
 
-async def _answer(
-    doors: Doors, endpoint: Endpoint, request: Request[Any, Any, Any], caller: Caller, trail: Trail
-) -> Reply:
+async def _answer(doors: Doors, endpoint: Endpoint, request: Request, caller: Caller, trail: Trail) -> Reply:
     if endpoint.capability not in (PUBLIC, ANYONE) and not caller.may(endpoint.capability):
         raise Problem(
             "forbidden",
@@ -149,15 +149,15 @@ async def _answer(
     arguments: list[Any] = [call]
     raw, value = b"", None
     if endpoint.body is not None:
-        raw = await _bytes(doors.settings.max_body_bytes, request)
+        raw = await request.body(doors.settings.max_body_bytes)
         if len(raw) > LARGE_BYTES:  # others go on meanwhile
             value = await asyncio.to_thread(_read, endpoint, request.headers, raw)
         else:
             value = _read(endpoint, request.headers, raw)
         arguments.append(_fits(value, endpoint.body))
     if endpoint.form:
-        call.form = dict(_query(await _bytes(FORM_BYTES, request)))
-    query = _query(request.scope["query_string"])
+        call.form = dict(_query(await request.body(FORM_BYTES)))
+    query = _query(request.query_string)
     if endpoint.query is not None or query:
         arguments += _query_model(endpoint, query)
     if not endpoint.keyed:
@@ -165,9 +165,7 @@ async def _answer(
     return await _once(call, endpoint, arguments, value, raw, query)
 
 
-def _watched(
-    doors: Doors, endpoint: Endpoint, request: Request[Any, Any, Any], caller: Caller
-) -> Callable[[], Awaitable[bool]]:
+def _watched(doors: Doors, endpoint: Endpoint, request: Request, caller: Caller) -> Callable[[], Awaitable[bool]]:
     """Whether whoever follows a stream may still do so; asked every few seconds."""
     loop = asyncio.get_running_loop()
     asked = loop.time()
@@ -308,28 +306,6 @@ def _idempotency_key(endpoint: Endpoint, call: Call) -> str | None:
 
 
 # -- reading
-
-
-async def _bytes(limit: int, request: Request[Any, Any, Any]) -> bytes:
-    """The body, whole and in time: who sends it drop by drop must not hold a place for ever."""
-    said = request.headers.get("content-length", "")
-    if said.isdigit() and int(said) > limit:
-        raise Problem("payload-too-large", f"the body has {int(said):,} bytes, the limit is {limit:,}")
-    parts: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for part in request.stream():
-                size += len(part)
-                if size > limit:
-                    raise Problem("payload-too-large", f"the body has more than {limit:,} bytes, which is the limit")
-                parts.append(part)
-    except TimeoutError:
-        words = f"the body did not arrive in {BODY_SECONDS:g} seconds"
-        raise Problem("malformed-request", words, headers={"Connection": "close"}) from None
-    except HTTPException as error:  # whoever sent it has gone
-        raise Problem("malformed-request", f"the body did not arrive whole: {error.detail}") from None
-    return b"".join(parts)
 
 
 def _read(endpoint: Endpoint, headers: Mapping[str, str], raw: bytes) -> Any:

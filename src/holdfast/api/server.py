@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import re
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -15,18 +14,30 @@ import msgspec
 import structlog
 import uvicorn
 from litestar import Litestar, Request, Response
-from litestar.enums import ScopeType
 from litestar.exceptions import HTTPException, MethodNotAllowedException
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.api import access, bulk, definitions, effects, health, instances, streams, tasks, workers
+from holdfast.api import (
+    access,
+    bulk,
+    definitions,
+    effects,
+    health,
+    instances,
+    starting,
+    streams,
+    tasks,
+    telling,
+    workers,
+)
 from holdfast.api.endpoints import Endpoint, Endpoints, check
 from holdfast.api.oidc import Oidc
 from holdfast.api.openapi import document
 from holdfast.api.problems import Problem
-from holdfast.api.requests import handle, refused, response, trail_of
+from holdfast.api.requests import handle, headers_for, refused, send_reply, trail_of
 from holdfast.api.settings import ServerSettings
+from holdfast.api.wire import headers_of
 from holdfast.app import idempotency
 from holdfast.app.service import Service
 from holdfast.engine.access import Caller
@@ -39,10 +50,10 @@ if TYPE_CHECKING:
     from holdfast.tracing import RequestTracing
 
 log = structlog.get_logger("holdfast.api")
-NOUNS = (definitions, instances, tasks, effects, workers, bulk, streams, access, health)
+NOUNS = (definitions, starting, instances, telling, tasks, effects, workers, bulk, streams, access, health)
 SWEEP_SECONDS = 600.0
 CLOCK_SECONDS = 30.0
-STREAM = re.compile(r"/workflow/(instances/[^/]+/)?stream\Z")  # those are counted by themselves
+ENDPOINT = "endpoint"
 CUT_OFF_SECONDS = 2.0
 ServiceMaker = Callable[[str], Service]
 
@@ -155,9 +166,6 @@ class Doors:
 def make_app(doors: Doors) -> Litestar:
     for endpoint in doors.endpoints:
         check(endpoint)  # again: whatever was added, nothing starts without saying who may use it
-    by_path: dict[str, list[Endpoint]] = {}
-    for endpoint in doors.endpoints:
-        by_path.setdefault(endpoint.path, []).append(endpoint)
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
@@ -169,47 +177,45 @@ def make_app(doors: Doors) -> Litestar:
             await asyncio.gather(sweeper, return_exceptions=True)
 
     return Litestar(
-        route_handlers=[_route(doors, endpoint) for endpoint in doors.endpoints], openapi_config=None,
-        exception_handlers={Exception: _outside_of_routes(by_path)}, lifespan=[lifespan], logging_config=None,
+        route_handlers=[_route(endpoint) for endpoint in doors.endpoints], openapi_config=None,
+        exception_handlers={Exception: _refuse}, lifespan=[lifespan], logging_config=None,
         middleware=[_gate(doors)], request_max_body_size=None,
     )  # fmt: skip
 
 
-def _route(doors: Doors, endpoint: Endpoint) -> HTTPRouteHandler:
+def _route(endpoint: Endpoint) -> HTTPRouteHandler:
+    """For Litestar to find: who comes through the gate with one is answered there."""
     path = endpoint.path
     for name in endpoint.parameters:
         path = path.replace("{" + name + "}", "{" + name + ":str}")
 
-    async def answer(request: Request[Any, Any, Any]) -> Response[Any]:
-        return await handle(doors, endpoint, request)
+    async def found() -> None: ...
 
     method: Any = endpoint.method
-    return HTTPRouteHandler(path, http_method=method, include_in_schema=False, name=endpoint.operation)(answer)
+    opt = {ENDPOINT: endpoint}
+    return HTTPRouteHandler(path, http_method=method, include_in_schema=False, name=endpoint.operation, opt=opt)(found)
 
 
-def _outside_of_routes(
-    by_path: dict[str, list[Endpoint]],
-) -> Callable[[Request[Any, Any, Any], Exception], Response[Any]]:
+def _refuse(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     """What Litestar refuses before a route is found, in our words."""
-
-    def refuse(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
-        trail = trail_of(request.headers)
-        if isinstance(error, MethodNotAllowedException):
-            allowed = dict(error.headers or {}).get("allow") or dict(error.headers or {}).get("Allow", "")
-            problem = Problem(
-                "method-not-allowed", f"{request.method} is not offered here: {allowed or 'see /openapi.json'}",
-                headers={"Allow": allowed} if allowed else {},
-            )  # fmt: skip
-        elif isinstance(error, HTTPException) and error.status_code == 404:
-            problem = Problem("not-found", "there is no such route: /openapi.json lists them")
-        elif isinstance(error, HTTPException) and error.status_code < 500:
-            problem = Problem("malformed-request", f"the request cannot be read: {error.detail}")
-        else:
-            log.error("request_failed", error=repr(error), trace_id=trail.trace_id, exc_info=error)
-            problem = Problem("internal-error", f"this is our fault; the log has more under {trail.trace_id}")
-        return response(refused(problem, request.url.path, trail), trail)
-
-    return refuse
+    trail = trail_of(request.headers)
+    if isinstance(error, MethodNotAllowedException):
+        allowed = dict(error.headers or {}).get("allow", "")
+        problem = Problem(
+            "method-not-allowed", f"{request.method} is not offered here: {allowed or 'see /openapi.json'}",
+            headers={"Allow": allowed} if allowed else {},
+        )  # fmt: skip
+    elif isinstance(error, HTTPException) and error.status_code == 404:
+        problem = Problem("not-found", "there is no such route: /openapi.json lists them")
+    elif isinstance(error, HTTPException) and error.status_code < 500:
+        problem = Problem("malformed-request", f"the request cannot be read: {error.detail}")
+    else:
+        log.error("request_failed", error=repr(error), trace_id=trail.trace_id, exc_info=error)
+        problem = Problem("internal-error", f"this is our fault; the log has more under {trail.trace_id}")
+    reply = refused(problem, request.url.path, trail)
+    content = msgspec.json.encode(reply.body)
+    headers = headers_for(reply, trail)
+    return Response(content, status_code=reply.status, media_type=reply.media_type, headers=headers)
 
 
 def _gate(doors: Doors) -> Callable[[ASGIApp], ASGIApp]:
@@ -220,16 +226,20 @@ def _gate(doors: Doors) -> Callable[[ASGIApp], ASGIApp]:
     def around(app: ASGIApp) -> ASGIApp:
         async def gate(scope: Scope, receive: Receive, send: Send) -> None:
             nonlocal inside
-            if scope["type"] != ScopeType.HTTP or scope["path"] in always or STREAM.match(scope["path"]):
+            endpoint: Endpoint | None = scope["route_handler"].opt.get(ENDPOINT)
+            if endpoint is None:  # Litestar's own answer to OPTIONS
                 await app(scope, receive, send)
+                return
+            if endpoint.path in always or endpoint.stream:  # streams are counted by themselves
+                await handle(doors, endpoint, scope, receive, send)
                 return
             if inside >= doors.settings.max_in_flight:
                 await _turn_away(scope, send)
-                doors.observe("(gate)", scope["method"], 503, 0.0)
+                doors.observe("(gate)", endpoint.method, 503, 0.0)
                 return
             inside += 1
             try:
-                await app(scope, receive, send)
+                await handle(doors, endpoint, scope, receive, send)
             finally:
                 inside -= 1
 
@@ -239,15 +249,9 @@ def _gate(doors: Doors) -> Callable[[ASGIApp], ASGIApp]:
 
 
 async def _turn_away(scope: Scope, send: Send) -> None:
-    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-    trail = trail_of(headers)
+    trail = trail_of(headers_of(scope))
     problem = Problem("overloaded", "more requests are under way than this server can carry out at once: try again")
-    body = msgspec.json.encode(problem.body(scope["path"], trail.trace_id))
-    out = {"content-type": "application/problem+json", "x-request-id": trail.request_id, **problem.headers}
-    raw = [(name.lower().encode(), value.encode()) for name, value in out.items()]
-    raw.append((b"content-length", str(len(body)).encode()))
-    await send({"type": "http.response.start", "status": problem.status, "headers": raw})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+    await send_reply(send, refused(problem, scope["path"], trail), trail)
 
 
 # -- listening

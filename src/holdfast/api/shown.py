@@ -16,6 +16,7 @@ from holdfast.api.models import (
 from holdfast.app.effects import EffectView
 from holdfast.app.instances import HistoryEntry, InstanceView
 from holdfast.app.tasks import TaskView
+from holdfast.engine import ids
 from holdfast.engine.trace import trace_id_of
 
 
@@ -69,3 +70,8 @@ def effect(view: EffectView) -> EffectOut:
             for o in view.observations
         ],
     )  # fmt: skip
+
+
+def effect_place(view: EffectView) -> tuple[int, bytes]:
+    """Where it stands in a list."""
+    return view.started_at, ids.parse("eff", view.id)

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.api import shown
-from holdfast.api.endpoints import PAGE, Answer, Call, Cursor, Endpoints, Limit, Reply, cursor_of, read_cursor
-from holdfast.api.instances import INS, LISTED_BYTES, PageQuery
+from holdfast.api.endpoints import Answer, Call, Endpoints, Reply
+from holdfast.api.instances import INS, LISTED_BYTES
 from holdfast.api.models import (
     Assign,
     Comment,
@@ -20,6 +20,7 @@ from holdfast.api.models import (
     TaskType,
     when,
 )
+from holdfast.api.paging import PAGE, Cursor, Limit, PageQuery, cursor_of, paged, read_cursor
 from holdfast.api.problems import Fault, Problem
 from holdfast.app import tasks
 from holdfast.app.tasks import CommentView, TaskView
@@ -164,15 +165,12 @@ async def comment_task(call: Call, body: Comment) -> Reply:
 
 async def list_comments(call: Call, query: PageQuery) -> Reply:
     """What was said about it, in order."""
-    limit = query.limit
     edge = read_cursor(query.cursor, int, bytes)
     found = await tasks.comments(
         call.service, call.tenant_id, call.word("tsk"), after=(0, b"") if edge is None else (edge[0], edge[1]),
-        limit=limit + 1,
+        limit=query.limit + 1,
     )  # fmt: skip
-    last = found[limit - 1] if len(found) > limit else None
-    following = None if last is None else cursor_of(last.at, ids.parse("cmt", last.id))
-    return Reply(200, Listing[CommentOut](items=[_comment(view) for view in found[:limit]], next_cursor=following))
+    return paged(found, query.limit, _comment, lambda view: (view.at, ids.parse("cmt", view.id)))
 
 
 def declare(endpoints: Endpoints) -> None:

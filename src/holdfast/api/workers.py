@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.api.endpoints import Answer, Call, Endpoints, Reply, cursor_of, read_cursor
-from holdfast.api.instances import INS, PageQuery
+from holdfast.api.endpoints import Answer, Call, Endpoints, Reply
+from holdfast.api.instances import INS
 from holdfast.api.models import DeadLetterOut, Listing, QueueOut, WorkerOut, when
+from holdfast.api.paging import PageQuery, paged, read_cursor
 from holdfast.app import dead_letters, workers
+from holdfast.app.dead_letters import DeadLetterView
 from holdfast.engine import ids
 
 WORKERS_SHOWN = 200
@@ -52,21 +54,18 @@ async def list_queues(call: Call) -> Reply:
 
 async def list_dead_letters(call: Call, query: PageQuery) -> Reply:
     """Work out of attempts, newest first."""
-    limit = query.limit
     edge = read_cursor(query.cursor, int, bytes)
     found = await dead_letters.page(
-        call.service, call.tenant_id, before=None if edge is None else (edge[0], edge[1]), limit=limit + 1
+        call.service, call.tenant_id, before=None if edge is None else (edge[0], edge[1]), limit=query.limit + 1
     )
-    last = found[limit - 1] if len(found) > limit else None
-    following = None if last is None else cursor_of(last.created_at, ids.parse("dlt", last.id))
-    items = [
-        DeadLetterOut(
-            id=view.id, source=view.source, instance_id=view.instance_id, definition_key=view.workflow,
-            reason=view.reason, payload=view.payload, created_at=when(view.created_at), resolution=view.resolution,
-        )
-        for view in found[:limit]
-    ]  # fmt: skip
-    return Reply(200, Listing[DeadLetterOut](items=items, next_cursor=following))
+    return paged(found, query.limit, _letter, lambda view: (view.created_at, ids.parse("dlt", view.id)))
+
+
+def _letter(view: DeadLetterView) -> DeadLetterOut:
+    return DeadLetterOut(
+        id=view.id, source=view.source, instance_id=view.instance_id, definition_key=view.workflow,
+        reason=view.reason, payload=view.payload, created_at=when(view.created_at), resolution=view.resolution,
+    )  # fmt: skip
 
 
 def declare(endpoints: Endpoints) -> None:

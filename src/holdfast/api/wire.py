@@ -1,0 +1,87 @@
+"""What comes over the wire and what goes back, in ASGI's own terms.
+
+Litestar finds the route. Its way from there to a function and back serves every kind of function, and costs more than
+reading, checking and answering together; there is one kind here, so its requests are read and answered directly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+from litestar import Request as LitestarRequest
+from litestar.response.streaming import ASGIStreamingResponse
+from litestar.types import Receive, Scope, Send
+
+from holdfast.api.problems import Problem
+
+BODY_SECONDS = float(os.environ.get("HOLDFAST_TEST_BODY_SECONDS", "30"))
+NO_CONTENT = 204
+
+
+class Request:
+    """One request's words. Of a header that stands twice, the first counts."""
+
+    __slots__ = ("_receive", "_scope", "headers", "method", "path", "path_params", "query_string")
+
+    def __init__(self, scope: Any, receive: Receive) -> None:
+        self._scope = scope
+        self._receive = receive
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.path_params: dict[str, str] = scope["path_params"]
+        self.query_string: bytes = scope["query_string"]
+        self.headers = headers_of(scope)
+
+    @property
+    def cookies(self) -> dict[str, str]:
+        return LitestarRequest[Any, Any, Any](self._scope).cookies
+
+    async def body(self, limit: int) -> bytes:
+        """Whole and in time: who sends it drop by drop must not hold a place for ever."""
+        said = self.headers.get("content-length", "")
+        if said.isdigit() and int(said) > limit:
+            raise Problem("payload-too-large", f"the body has {int(said):,} bytes, the limit is {limit:,}")
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                return await self._read(limit)
+        except TimeoutError:
+            words = f"the body did not arrive in {BODY_SECONDS:g} seconds"
+            raise Problem("malformed-request", words, headers={"Connection": "close"}) from None
+
+    async def _read(self, limit: int) -> bytes:
+        parts: list[bytes] = []
+        size, more = 0, True
+        while more:
+            message: Any = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise Problem("malformed-request", "the body did not arrive whole: whoever sent it has gone")
+            part: bytes = message.get("body", b"")
+            size += len(part)
+            if size > limit:
+                raise Problem("payload-too-large", f"the body has more than {limit:,} bytes, which is the limit")
+            parts.append(part)
+            more = message.get("more_body", False)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def headers_of(scope: Scope) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(list(scope["headers"]))}
+
+
+async def send_whole(send: Send, status: int, headers: dict[str, str], media_type: str, body: bytes) -> None:
+    raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    if status != NO_CONTENT:
+        raw.append((b"content-type", media_type.encode("latin-1")))
+        raw.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def send_events(
+    scope: Scope, receive: Receive, send: Send, headers: dict[str, str], media_type: str, events: AsyncIterator[bytes]
+) -> None:
+    """Until they end, or whoever reads them has gone."""
+    await ASGIStreamingResponse(iterator=events, headers=headers, media_type=media_type)(scope, receive, send)
