@@ -13,7 +13,7 @@ import copy
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,42 +36,50 @@ from tests.api.support import Api, House
 from tests.support.postgres import Cluster
 
 TIMEOUT_SECONDS = 60
+ALIKE = 20  # requests to an operation that takes nothing: they are all the same
 OFTEN = (False, True, True, True)
 CHECKS: list[Any] = [
     checks.status_code_conformance, checks.content_type_conformance, checks.response_headers_conformance,
     checks.response_schema_conformance, checks.negative_data_rejection,
 ]  # fmt: skip
-TAGS = sorted({endpoint.tag for endpoint in table()})
+OPERATIONS = [endpoint.operation for endpoint in table() if not endpoint.stream]  # a stream never ends
 
 
 class Found(AssertionError):
     """What an operation did wrong, with the request that shows it."""
 
 
-class Fuzzer:
-    """Fuzzes the server at `api`, in the tenant of its key; `seeds` live in that tenant and are not the key's own."""
+class Target:
+    """A server, in the tenant of the key of `api`; `seeds` live in that tenant and are not the key's own."""
 
-    def __init__(self, url: str, api: Api, seeds: Seeds) -> None:
+    def __init__(self, name: str, url: str, api: Api, seeds: Seeds) -> None:
+        self.name = name
         self.url = url
+        self.api = api
         self.seeds = seeds
         self.session = requests.Session()
         self.session.headers["Authorization"] = f"Bearer {api.key}"
-        self.document = api.ok("GET /openapi.json")
-        self.schema = schemathesis.openapi.from_dict(self.document)
-        self.endpoints = {endpoint.operation: endpoint for endpoint in table()}
-        self.sent = 0
         self.statuses: dict[str, dict[int, int]] = {}
 
-    def operations(self, tag: str | None = None) -> list[Endpoint]:
-        """All but the streams, which never end."""
-        return [e for e in self.endpoints.values() if not e.stream and tag in (None, e.tag)]
+
+class Fuzzer:
+    """Sends the same requests to every target: making one up costs more than answering it."""
+
+    def __init__(self, *targets: Target) -> None:
+        self.targets = targets
+        self.schema = schemathesis.openapi.from_dict(targets[0].api.ok("GET /openapi.json"))
+        self.endpoints = {endpoint.operation: endpoint for endpoint in table()}
+        self.sent = 0
 
     def fuzz(
         self, endpoint: Endpoint, cases: int, number: int = 0, progress: Callable[[], None] = lambda: None
     ) -> None:
         """Raises Found with the smallest request that shows something."""
+        if not varied(endpoint):
+            cases = min(cases, ALIKE)
         operation = self.schema[endpoint.path][endpoint.method]
-        self.seeds.grow()
+        for target in self.targets:
+            target.seeds.grow()
         modes = [GenerationMode.POSITIVE]
         if endpoint.body is not None or endpoint.query is not None or endpoint.form:
             modes.append(GenerationMode.NEGATIVE)
@@ -92,19 +100,21 @@ class Fuzzer:
                 fits=st.sampled_from(OFTEN), choice=st.integers(0, 1000),
             )  # fmt: skip
             def probe(case: Any, live: bool, fits: bool, choice: int) -> None:
-                self._aim(endpoint, case, live, fits, choice)
-                self._try(endpoint, case)
+                for target in self.targets:
+                    self._aim(target, endpoint, case, live, fits, choice)
+                    self._try(target, endpoint, case)
                 progress()
 
             probe()
 
-    def _aim(self, endpoint: Endpoint, case: Any, live: bool, fits: bool, choice: int) -> None:
+    @staticmethod
+    def _aim(target: Target, endpoint: Endpoint, case: Any, live: bool, fits: bool, choice: int) -> None:
         """Let what is not meant to be wrong point at something real."""
         wrong = {place for place, part in case.meta.components.items() if part.mode.is_negative}
-        known = self.seeds.newest(noun_of(endpoint.path)) if "{id}" in endpoint.path else []
+        known = target.seeds.newest(noun_of(endpoint.path)) if "{id}" in endpoint.path else []
         if live and known and ParameterLocation.PATH not in wrong:
             case.path_parameters = {"id": known[choice % len(known)]}
-        bodies = fitting_body(endpoint.operation, self.seeds)
+        bodies = fitting_body(endpoint.operation, target.seeds)
         if fits and bodies and endpoint.body is not None and ParameterLocation.BODY not in wrong:
             case.body = copy.deepcopy(bodies[choice % len(bodies)])
         if ParameterLocation.HEADER in wrong:
@@ -116,19 +126,28 @@ class Fuzzer:
             if endpoint.if_match == "optional" and choice % 2:
                 case.headers.pop("If-Match")
 
-    def _try(self, endpoint: Endpoint, case: Any) -> None:
+    def _try(self, target: Target, endpoint: Endpoint, case: Any) -> None:
         self.sent += 1
-        response = case.call(base_url=self.url, session=self.session, timeout=TIMEOUT_SECONDS, allow_redirects=False)
-        counted = self.statuses.setdefault(endpoint.operation, {})
+        response = case.call(
+            base_url=target.url, session=target.session, timeout=TIMEOUT_SECONDS, allow_redirects=False
+        )
+        counted = target.statuses.setdefault(endpoint.operation, {})
         counted[response.status_code] = counted.get(response.status_code, 0) + 1
+        where = f"{target.name}, {endpoint.operation}: {response.status_code}"
         if response.status_code >= 500:
-            raise Found(f"{endpoint.operation}: {response.status_code} {response.text[:500]}\n{shown(case, response)}")
+            raise Found(f"{where} {response.text[:500]}\n{shown(case, response)}")
         try:
             case.validate_response(response, checks=CHECKS)
         except (Failure, FailureGroup) as failure:
             found = failure.exceptions if isinstance(failure, FailureGroup) else [failure]
             words = "\n".join(f"{type(one).__name__}: {one}" for one in found)
-            raise Found(f"{endpoint.operation}: {response.status_code}\n{words}\n{shown(case, response)}") from None
+            raise Found(f"{where}\n{words}\n{shown(case, response)}") from None
+
+
+def varied(endpoint: Endpoint) -> bool:
+    return bool(
+        endpoint.body or endpoint.query or endpoint.form or endpoint.parameters or endpoint.if_match or endpoint.keyed
+    )
 
 
 def shown(case: Any, response: Any) -> str:
@@ -137,8 +156,11 @@ def shown(case: Any, response: Any) -> str:
     return f"{request.method} {quote(request.url, safe=':/?&=%')}\n{dict(request.headers)}\n{body[:2000]!r}"
 
 
-def fuzzer_of(house: House, url: str, tenant: str) -> Fuzzer:
-    return Fuzzer(url, Api(url, house.key("admin", tenant)), Seeds(Api(url, house.key("admin", tenant))).plant())
+def target_on(house: House, name: str, tenant: str) -> Target:
+    house.work()
+    url = house.serve()
+    api = Api(url, house.key("admin", tenant))
+    return Target(name, url, api, Seeds(api).plant())
 
 
 @contextmanager
@@ -165,25 +187,30 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     failed = 0
-    for database in options.database or ["sqlite", "postgres"]:
-        with tempfile.TemporaryDirectory() as folder, house_on(database, Path(folder)) as house:
-            house.work()
-            fuzzer = fuzzer_of(house, house.serve(), "fuzz")
-            wanted = [one for one in fuzzer.operations() if options.only in one.operation]
-            columns = (TextColumn("{task.description:<50}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            with Progress(*columns) as bar:
-                task = bar.add_task(database, total=options.cases * len(wanted))
-                for number, endpoint in enumerate(wanted):
-                    bar.update(task, description=f"{database.partition(':')[0]} {endpoint.operation}"[:50])
-                    try:
-                        fuzzer.fuzz(endpoint, options.cases, options.seed, partial(bar.advance, task))
-                    except Found as found:
-                        failed += 1
-                        bar.console.print(str(found), markup=False, highlight=False)
-                    bar.update(task, completed=options.cases * (number + 1))
-            for operation, counted in fuzzer.statuses.items():
-                print(f"{operation:<55} {' '.join(f'{s}:{n}' for s, n in sorted(counted.items()))}")
-            print(f"{database}: {fuzzer.sent:,} requests, {failed} operations with findings")
+    with ExitStack() as stack:
+        targets = []
+        for number, database in enumerate(options.database or ["sqlite", "postgres"]):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            house = stack.enter_context(house_on(database, folder))
+            targets.append(target_on(house, database.partition(":")[0], f"fuzz-{number}"))
+        fuzzer = Fuzzer(*targets)
+        wanted = [fuzzer.endpoints[operation] for operation in OPERATIONS if options.only in operation]
+        columns = (TextColumn("{task.description:<50}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns) as bar:
+            task = bar.add_task("", total=options.cases * len(wanted))
+            for number, endpoint in enumerate(wanted):
+                bar.update(task, description=endpoint.operation[:50])
+                try:
+                    fuzzer.fuzz(endpoint, options.cases, options.seed, partial(bar.advance, task))
+                except Found as found:
+                    failed += 1
+                    bar.console.print(str(found), markup=False, highlight=False)
+                bar.update(task, completed=options.cases * (number + 1))
+        for endpoint in wanted:
+            for target in targets:
+                counted = sorted(target.statuses.get(endpoint.operation, {}).items())
+                print(f"{endpoint.operation:<50} {target.name:<10} {' '.join(f'{s}:{n}' for s, n in counted)}")
+        print(f"{fuzzer.sent:,} requests, {failed} operations with findings")
     return 1 if failed else 0
 
 

@@ -30,10 +30,6 @@ class Seeds:
         done = api.start("quick", {"n": 1})
         failed = api.start("failing", {"id": "f"})
         self.ids["instances"] += [done, failed, api.start("parent", {"n": 2})]
-        made = api.ok("POST /workflow/principals", {"name": f"p-{uuid4().hex[:8]}", "kind": "human", "roles": []})
-        self.ids["principals"].append(made["id"])
-        key = api.ok("POST /workflow/keys", {"principal": made["name"], "name": "seed"})
-        self.ids["keys"].append(key["id"])
         bulk = api.ok(
             "POST /workflow/bulk", {"action": "cancel", "filter": {"business_key": "nobody"}, "reason": "a seed"},
             idempotency_key=uuid4().hex,
@@ -49,6 +45,10 @@ class Seeds:
         for key in ("order", "request", "unknown", "backing-off"):
             with contextlib.suppress(AssertionError):  # somebody may have switched the definition off
                 self.ids["instances"].append(api.start(key, {"id": uuid4().hex[:6]}))
+        made = api.ok("POST /workflow/principals", {"name": f"p-{uuid4().hex[:8]}", "kind": "human", "roles": []})
+        self.ids["principals"].append(made["id"])
+        key = api.ok("POST /workflow/keys", {"principal": made["name"], "name": "seed"})
+        self.ids["keys"].append(key["id"])
         self.look()
 
     def look(self) -> bool:

@@ -54,9 +54,13 @@ WHOLE: dict[str, bytes] = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="session")
-def seeds(served: Served) -> Seeds:
+def planted(served: Served) -> Seeds:
     return Seeds(served.api("admin", TENANT)).plant()
+
+
+@pytest.fixture
+def seeds(served: Served) -> Seeds:
+    return served.once(planted)
 
 
 def places(seeds: Seeds) -> list[tuple[str, str, str]]:

@@ -41,9 +41,13 @@ def sql(house: House, text: str, *values: Any) -> list[tuple[Any, ...]]:
         return list(done.fetchall()) if done.description else []
 
 
-@pytest.fixture(scope="session")
-def once(served: Served) -> Seeds:
+def planted(served: Served) -> Seeds:
     return Seeds(served.api("admin", TENANT)).plant()
+
+
+@pytest.fixture
+def once(served: Served) -> Seeds:
+    return served.once(planted)
 
 
 def examples(api: Api, seeds: Seeds) -> dict[str, tuple[str, Any, dict[str, str]]]:

@@ -149,11 +149,15 @@ def etag_of(api: Api, change: Change) -> str:
     return api(change.read).headers["etag"]
 
 
-@pytest.fixture(scope="session")
-def admin(served: Served) -> Api:
+def with_a_chart(served: Served) -> Api:
     api = served.api("admin", TENANT)
     api.ok("POST /workflow/definitions", {"spec": CHART})
     return api
+
+
+@pytest.fixture
+def admin(served: Served) -> Api:
+    return served.once(with_a_chart)
 
 
 @pytest.mark.parametrize("operation", DECLARED)

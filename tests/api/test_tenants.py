@@ -95,14 +95,18 @@ def rich_life(api: Api, seeds: Seeds) -> None:
     api.until("ins_" + made["id"][4:], lambda seen: seen["completed_at"])
 
 
-@pytest.fixture(scope="session")
-def two(served: Served) -> tuple[Api, Seeds, Api, Seeds]:
-    """Tenants A and B, each with something of everything; B stands still."""
+def two_tenants(served: Served) -> tuple[Api, Seeds, Api, Seeds]:
     a, b = served.api("admin", "tenant-a"), served.api("admin", "tenant-b")
     of_b = Seeds(b).plant()
     for instance in of_b.ids["instances"]:
         b.until(instance, lambda seen: seen["status"] not in ("pending", "running"))
     return a, Seeds(a), b, of_b
+
+
+@pytest.fixture
+def two(served: Served) -> tuple[Api, Seeds, Api, Seeds]:
+    """Tenants A and B, each with something of everything; B stands still."""
+    return served.once(two_tenants)
 
 
 def test_whatever_a_tenant_does_no_answer_to_another_changes(two: tuple[Api, Seeds, Api, Seeds]) -> None:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.api.conftest import house, postgres_template, served
+from tests.api.conftest import house, postgres_template, served, served_postgres, served_sqlite
 
-__all__ = ["house", "postgres_template", "served"]
+__all__ = ["house", "postgres_template", "served", "served_postgres", "served_sqlite"]
