@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
 import os
 import re
 import signal
@@ -21,12 +20,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench.load import PATIENCE_SECONDS, quantile
 from holdfast import Context, Holdfast
 from holdfast.app import api_keys, principals
 from holdfast.app.audit import By
@@ -35,7 +35,6 @@ from holdfast.cli.workers import calm_collector
 
 ROOT = Path(__file__).resolve().parent.parent
 CALLERS = 32
-PATIENCE_SECONDS = 60.0
 POOL = 200  # instances that signals go to
 WORKLOADS = ("start", "signal", "start, keyed", "signal, keyed")  # keyed: with an Idempotency-Key
 Figures = dict[str, list[dict[str, Any]]]
@@ -55,108 +54,6 @@ def app(url: str | None = None) -> Holdfast:
 
 
 hf = app()  # what `holdfast server --app bench.server:hf` serves
-
-
-# -- the load: `python -m bench.server --load PLAN`, a process of its own
-
-
-class Caller(asyncio.Protocol):
-    """One connection: sends the next request as soon as the answer to the last is whole."""
-
-    def __init__(self, requests: Iterator[bytes], over: Callable[[], None]) -> None:
-        self.requests = requests
-        self.over = over
-        self.seconds: list[float] = []
-        self.statuses: dict[str, int] = {}
-        self.heard = b""
-        self.began = 0.0
-        self.transport: Any = None
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-
-    def send(self) -> None:
-        request = next(self.requests, None)
-        if request is None:
-            self.over()
-            return
-        self.began = time.perf_counter()
-        self.transport.write(request)
-
-    def data_received(self, data: bytes) -> None:
-        self.heard += data
-        end = self.heard.find(b"\r\n\r\n")
-        if end < 0:
-            return
-        at = self.heard.lower().find(b"content-length:", 0, end)
-        length = int(self.heard[at + 15 : self.heard.find(b"\r\n", at)])
-        if len(self.heard) < end + 4 + length:
-            return
-        self.seconds.append(time.perf_counter() - self.began)
-        status = self.heard[9:12].decode()
-        self.statuses[status] = self.statuses.get(status, 0) + 1
-        self.heard = b""
-        self.send()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.statuses["lost"] = self.statuses.get("lost", 0) + (error is not None)
-
-
-async def fire(host: str, port: int, requests: list[bytes], callers: int) -> dict[str, Any]:
-    loop = asyncio.get_running_loop()
-    queue, left, done = iter(requests), callers, loop.create_future()
-
-    def over() -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            done.set_result(None)
-
-    made = [await loop.create_connection(lambda: Caller(queue, over), host, port) for _ in range(callers)]
-    before = time.perf_counter()
-    for _, caller in made:
-        caller.send()
-    await asyncio.wait_for(done, PATIENCE_SECONDS * 5)
-    took = time.perf_counter() - before
-    seconds = sorted(one for _, caller in made for one in caller.seconds)
-    statuses: dict[str, int] = {}
-    for transport, caller in made:
-        transport.close()
-        for status, count in caller.statuses.items():
-            statuses[status] = statuses.get(status, 0) + count
-    return {"rate": len(seconds) / took, "seconds": [quantile(seconds, share) for share in (0.5, 0.99)],
-            "statuses": statuses}  # fmt: skip
-
-
-def quantile(seconds: list[float], share: float) -> float:
-    return seconds[math.ceil(len(seconds) * share) - 1]
-
-
-def load(plan: Path) -> None:
-    """What `plan` says, and the answer beside it."""
-    wanted = json.loads(plan.read_text())
-    requests = [request.encode() for request in wanted["requests"]]
-    plan.with_suffix(".done").write_text(
-        json.dumps(run(fire("127.0.0.1", wanted["port"], requests, wanted["callers"])))
-    )
-
-
-class Nothing(asyncio.Protocol):
-    """A server that reads nothing and has one answer."""
-
-    ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 400\r\ncontent-type: application/json\r\n\r\n" + b" " * 400
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self.transport.write(self.ANSWER)
-
-
-async def serve_nothing() -> None:
-    server = await asyncio.get_running_loop().create_server(Nothing, "127.0.0.1", 0)
-    print(f"listening on http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
-    await asyncio.Event().wait()
 
 
 # -- the processes
@@ -187,7 +84,7 @@ def send(port: int, requests: list[str], callers: int, folder: Path) -> dict[str
     plan = folder / "plan.json"
     plan.write_text(json.dumps({"port": port, "requests": requests, "callers": callers}))
     subprocess.run(
-        [sys.executable, "-m", "bench.server", "--load", str(plan)], check=True, cwd=ROOT,
+        [sys.executable, "-m", "bench.load", str(plan)], check=True, cwd=ROOT,
         timeout=PATIENCE_SECONDS * 6, env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
     )  # fmt: skip
     found: dict[str, Any] = json.loads(plan.with_suffix(".done").read_text())
@@ -290,7 +187,7 @@ def measure(url: str, options: argparse.Namespace, folder: Path) -> Figures:
 def idle_server(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """What the load itself is able to do."""
     words = Requests("hf_test_" + "x" * 40).build("start", options.count * 4, ["ins_" + "0" * 32])
-    with process("-m", "bench.server", "--nothing") as port:
+    with process("-m", "bench.load") as port:
         return [send(port, words, options.callers, folder) for _ in range(options.rounds)]
 
 
@@ -325,15 +222,7 @@ def main() -> None:
     parser.add_argument("--callers", type=int, default=CALLERS, help="connections, or callers in process, at once")
     parser.add_argument("--database", help="a PostgreSQL to measure on as well")
     parser.add_argument("--json", type=Path, help="write every figure there")
-    parser.add_argument("--load", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--nothing", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.load is not None:
-        load(options.load)
-    elif options.nothing:
-        run(serve_nothing())
-    else:
-        compare(options)
+    compare(parser.parse_args())
 
 
 def compare(options: argparse.Namespace) -> None:
