@@ -1,4 +1,4 @@
-"""The load of `bench.server`, a process of its own that imports nothing of what it measures: `python -m bench.load PLAN`.
+"""The load of `bench.server`, a process that imports nothing of what it measures: `python -m bench.load PLAN`.
 
 A plan is a file of requests as they go over the wire; what came of them is written beside it. `python -m bench.load`
 alone is a server that does nothing, by which the load itself is measured.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -36,7 +35,7 @@ from holdfast.api.oidc import Oidc
 from holdfast.api.openapi import document
 from holdfast.api.problems import Problem
 from holdfast.api.requests import handle, headers_for, refused, send_reply, trail_of
-from holdfast.api.settings import ServerSettings
+from holdfast.api.settings import ServerSettings, is_loopback
 from holdfast.api.wire import headers_of
 from holdfast.app import idempotency
 from holdfast.app.service import Service
@@ -255,15 +254,6 @@ async def _turn_away(scope: Scope, send: Send) -> None:
 
 
 # -- listening
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 async def check_protected(doors: Doors) -> None:

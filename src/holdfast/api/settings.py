@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 import msgspec
 
 
@@ -25,3 +27,12 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     oidc_groups_claim: str | None = "groups"
     metrics_key: str | None = None
     routes: dict[str, str] = {}
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -10,8 +10,7 @@ import click
 import msgspec
 
 from holdfast import Holdfast, logs
-from holdfast.api.server import is_loopback
-from holdfast.api.settings import ServerSettings
+from holdfast.api.settings import ServerSettings, is_loopback
 from holdfast.cli.app import Place, opened, place_options, run, settled
 from holdfast.cli.server import address_options, answering, server_settings
 from holdfast.cli.server import introduce as introduce_server

@@ -8,14 +8,13 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 import structlog
 
 from holdfast import Holdfast, logs
-from holdfast.api.opening import opened_doors
-from holdfast.api.server import Server, serving
 from holdfast.api.settings import ServerSettings
 from holdfast.app import api_keys, principals
 from holdfast.app.audit import By
@@ -25,6 +24,9 @@ from holdfast.cli.workers import calm_collector, on_stop_signals, standing_optio
 from holdfast.engine.errors import HoldfastError, PrincipalNotFound
 from holdfast.facade import make_doors
 from holdfast.settings import Settings
+
+if TYPE_CHECKING:
+    from holdfast.api.server import Server
 
 log = structlog.get_logger("holdfast.cli")
 DEV_KEY = "dev-key"
@@ -76,6 +78,10 @@ def server(
 
 @asynccontextmanager
 async def answering(hf: Holdfast, settings: ServerSettings, grace: float, verbose: bool) -> AsyncIterator[Server]:
+    # The web framework takes as long to import as all the rest: whoever does not serve does not wait for it.
+    from holdfast.api.opening import opened_doors
+    from holdfast.api.server import serving
+
     async with (
         opened_doors(hf, settings, make_doors, log_requests=verbose) as doors,
         serving(doors, grace=grace) as running,
