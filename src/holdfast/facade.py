@@ -458,8 +458,15 @@ class Holdfast:
         return make_store(self.url)
 
     async def open(self, *, migrate: bool = True) -> None:
+        await self._open(self._make_store(), migrate)
+
+    async def open_door(self) -> None:
+        """For a process that only serves. On PostgreSQL it acts as `holdfast_door`: each of its transactions sees one
+        tenant, no worker runs in it, and its login need not be able to become one."""
+        await self._open(make_doors(self.url), migrate=False)
+
+    async def _open(self, store: Any, migrate: bool) -> None:
         logs.as_library()
-        store = self._make_store()
         await store.open(migrate=migrate)
         self._service = Service(store, self.registry, self.payload_limit, self.backlog_limit, self.metrics)
         self._service.committer.start()

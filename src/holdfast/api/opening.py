@@ -10,6 +10,7 @@ from holdfast.api.server import Doors
 from holdfast.api.settings import ServerSettings
 from holdfast.app.service import Service
 from holdfast.engine.ids import check_tenant
+from holdfast.store.doors import DoorStore
 from holdfast.tracing import request_tracing_by
 
 if TYPE_CHECKING:
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
 async def opened_doors(
     hf: Holdfast, settings: ServerSettings, make_store: Callable[[str], Any], *, log_requests: bool = False
 ) -> AsyncIterator[Doors]:
-    """For the length of a block. `hf` is open already: it sees every tenant of its database, the doors do not.
+    """For the length of a block. `hf` is open already. Where it was opened for a worker, it sees every tenant of its
+    database; the doors do not.
 
     On SQLite both share a store: a file has one writer, and no roles to tell apart."""
     async with AsyncExitStack() as stack:
         service = hf.service
-        if service.store.dialect != "sqlite":
+        if service.store.dialect != "sqlite" and not isinstance(service.store, DoorStore):
             service = await stack.enter_async_context(_opened(hf, hf.url, make_store))
         by_url: dict[str, Service] = {hf.url: service}
         routed: dict[str, Service] = {}

@@ -133,8 +133,8 @@ def _from_elsewhere(found: Found, *names: str) -> bool:
 
 
 @asynccontextmanager
-async def opened(hf: Holdfast, *, migrate: bool) -> AsyncIterator[Holdfast]:
-    await hf.open(migrate=migrate)
+async def opened(hf: Holdfast, *, migrate: bool = False, door: bool = False) -> AsyncIterator[Holdfast]:
+    await (hf.open_door() if door else hf.open(migrate=migrate))
     try:
         yield hf
     finally:

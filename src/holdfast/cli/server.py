@@ -64,7 +64,7 @@ def server(
 
     async def whole() -> None:
         stop = on_stop_signals(grace)
-        async with opened(hf, migrate=False), answering(hf, wanted, grace, verbose) as serving_now:
+        async with opened(hf, door=True), answering(hf, wanted, grace, verbose) as serving_now:
             click.echo(f"listening on {serving_now.url}")
             sys.stdout.flush()
             calm_collector()
