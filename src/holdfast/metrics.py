@@ -197,9 +197,10 @@ class Metrics(Collector):
 
     # -- what is asked
 
-    async def render(self, service: Service) -> bytes:
-        """The exposition text, of the type `content_type`. Where the database does not answer, without its gauges."""
-        await self._look(service)
+    async def render(self, *services: Service) -> bytes:
+        """The exposition text, of the type `content_type`, with the gauges of these databases together. Where one does
+        not answer, without them."""
+        await self._look(services)
         return generate_latest(self.registry)
 
     def collect(self) -> Iterator[Metric]:
@@ -213,14 +214,14 @@ class Metrics(Collector):
         if self._gauges is not None:
             yield from _gauges(self._gauges)
 
-    async def _look(self, service: Service) -> None:
+    async def _look(self, services: Sequence[Service]) -> None:
         async with self._reading:
             now = asyncio.get_running_loop().time()
             if self._read_at is not None and now < self._read_at + GAUGE_SECONDS:
                 return
             try:
                 async with asyncio.timeout(READ_SECONDS):
-                    self._gauges = await read_gauges(service)
+                    self._gauges = added([await read_gauges(service) for service in services])
             except Exception as error:  # a number from before would look like one of now
                 self._gauges = None
                 log.warning("metrics_not_read", error=repr(error))
@@ -245,6 +246,21 @@ async def read_gauges(service: Service) -> Gauges:
     [(letters,)] = await store.fetch("count_open_dead_letters", limit=COUNT_LIMIT)
     [(unknown,)] = await store.fetch("count_unknown_effects", limit=COUNT_LIMIT)
     return Gauges(depths, ages, lag, letters, unknown)
+
+
+def added(found: Sequence[Gauges]) -> Gauges:
+    """Of several databases: as many, as old and as late as all of them together."""
+    depths: dict[str, int] = {}
+    ages: dict[str, float] = {}
+    for one in found:
+        for queue, depth in one.depths.items():
+            depths[queue] = depths.get(queue, 0) + depth
+        for queue, age in one.ages.items():
+            ages[queue] = max(ages.get(queue, 0.0), age)
+    return Gauges(
+        depths, ages, max((one.timer_lag for one in found), default=0.0), sum(one.dead_letters for one in found),
+        sum(one.effects_unknown for one in found),
+    )  # fmt: skip
 
 
 def _gauges(found: Gauges) -> Iterable[Metric]:

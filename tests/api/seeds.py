@@ -95,7 +95,7 @@ def fitting_body(operation: str, seeds: Seeds) -> list[Any]:
         "POST /workflow/keys": [{"principal": seeds.ids["principals"][0], "name": "k", "scopes": ["tasks:read"]}],
         "PATCH /workflow/tenant": [{"http_hosts": ["api.example.org"]}, {"ai_enabled": False}],
         "PATCH /workflow/principals/{id}": [{"roles": ["viewer"]}, {"groups": ["finance"]}],
-        "POST /workflow/keys/{id}/rotate": [{"overlap_seconds": 3600}],
+        "POST /workflow/keys/{id}/rotate": [{"overlap": "PT1H"}],
         "POST /workflow/effects/{id}/resolve": [
             {"resolution": "happened", "reason": "seen", "result": {"id": 1}},
             {"resolution": "did_not_happen", "reason": "not there", "accept_double": True},

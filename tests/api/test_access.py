@@ -108,7 +108,7 @@ def broken_keys(served: Served) -> dict[str, str | None]:
     assert Api(served.url, disabled["key"])("GET /workflow/me").status_code == 200
     admin.ok(f"PATCH /workflow/principals/{gone['id']}", {"status": "disabled"}, if_match='"0"')
     rotated = admin.ok("POST /workflow/keys", {"principal": name, "name": "old"})
-    admin.ok(f"POST /workflow/keys/{rotated['id']}/rotate", {"overlap_seconds": 0})
+    admin.ok(f"POST /workflow/keys/{rotated['id']}/rotate", {"overlap": "PT0S"})
     later = Api(served.url, expired["key"])
     wait_until(lambda: later("GET /workflow/me").status_code == 401, "the end of a key")
     good = admin.key

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import socket
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -143,3 +145,63 @@ def test_a_feed_is_not_read_from_the_beginning_of_the_world(served: Served) -> N
     api.refused(422, "validation-failed", "GET /workflow/stream", last_event_id=word)
     deep = "W1tb" * 400
     api.refused(422, "validation-failed", f"GET /workflow/instances?cursor={deep}")
+
+
+def test_whoever_is_refused_finds_the_trace_id_in_the_log(house: House) -> None:
+    """With the server's default flags: a route that is not there, a method, a key, an id, a body."""
+    url = house.serve("--log-format", "json")
+    api = Api(url, house.key())
+    nobody = "ins_" + "0" * 32
+    refused = [
+        api.refused(404, "not-found", "GET /nowhere"),
+        api.refused(405, "method-not-allowed", "DELETE /workflow/instances"),
+        Api(url, "wrong").refused(401, "unauthenticated", "GET /workflow/me"),
+        api.refused(404, "not-found", f"GET /workflow/instances/{nobody}"),
+        api.refused(422, "validation-failed", "POST /workflow/instances", {"colour": "red"}),
+    ]
+    [server] = house.processes
+    lines = [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{")]
+    logged = {line["trace_id"]: line for line in lines if line.get("event") == "request"}
+    for problem in refused:
+        line = logged[problem["trace_id"]]
+        assert (line["level"], line["status"]) == ("info", problem["status"])
+    assert logged[refused[3]["trace_id"]]["instance_id"] == nobody
+    counted = api("GET /metrics").text
+    assert re.search(r'_count\{method="GET",route="\(none\)",status="404"\} 1', counted), counted[-3000:]
+
+
+def test_options_says_what_is_offered(served: Served) -> None:
+    answer = served.api()("OPTIONS /workflow/instances")
+    assert (answer.status_code, answer.headers["allow"]) == (204, "GET, OPTIONS, POST")
+    assert answer.headers["x-request-id"] and not answer.content
+
+
+def test_the_metrics_of_all_tenants_are_not_behind_a_public_address(house: House) -> None:
+    url = house.serve(env={"HOLDFAST_PUBLIC_URL": "https://flow.example.org"})
+    for who in (None, house.key("admin")):
+        Api(url, who).refused(401, "unauthenticated", "GET /metrics")
+
+
+def test_one_that_was_there_answers_200_also_to_who_waits(served: Served) -> None:
+    api = served.api()
+    body = {"definition_key": "order", "business_key": uuid4().hex, "input": {"id": "x"}}
+    assert api("POST /workflow/instances", body).status_code == 201
+    assert api("POST /workflow/instances", body, prefer="wait=0").status_code == 200
+
+
+def test_a_key_is_of_one_content_type_too(served: Served) -> None:
+    api, key = served.api(), uuid4().hex
+    body = {"definition_key": "quick", "input": 1}
+    assert api("POST /workflow/instances", body, idempotency_key=key).status_code == 201
+    answer = api("POST /workflow/instances", body, idempotency_key=key, content_type="application/vnd.acme+json")
+    assert (answer.status_code, answer.json()["code"]) == (422, "idempotency-key-reused")
+
+
+def test_a_weak_etag_is_no_version(served: Served) -> None:
+    api = served.api()
+    word = api.start("order", {"id": "weak"})
+    api.until(word, lambda seen: seen["status"] == "waiting")
+    etag = api(f"GET /workflow/instances/{word}").headers["etag"]
+    pause = f"POST /workflow/instances/{word}/pause"
+    api.refused(412, "precondition-failed", pause, {"reason": "r"}, if_match=f"W/{etag}")
+    assert api(pause, {"reason": "r"}, if_match=etag).status_code == 202

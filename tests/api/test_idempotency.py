@@ -109,7 +109,7 @@ def examples(api: Api, seeds: Seeds) -> dict[str, tuple[str, Any, dict[str, str]
         "PATCH /workflow/principals/{id}": (who, {"groups": ["x"]}, {"if_match": one}),
         "POST /workflow/keys": ("", {"principal": "admin-service", "name": "once"}, {}),
         "POST /workflow/keys/{id}/revoke": (key(), None, {}),
-        "POST /workflow/keys/{id}/rotate": (key(), {"overlap_seconds": 60}, {}),
+        "POST /workflow/keys/{id}/rotate": (key(), {"overlap": "PT1M"}, {}),
         "PATCH /workflow/tenant": ("", {"ai_enabled": True}, {"if_match": one}),
     }
     for word in ("cancel", "pause", "resume", "retry"):
@@ -311,7 +311,7 @@ def test_a_server_that_dies_between_the_deed_and_the_answer_makes_no_second_deed
         (f"POST /workflow/tasks/{task}/comments", {"body": "once"}, f"GET /workflow/tasks/{task}/comments"),
         ("POST /workflow/principals", {"name": "ann", "kind": "human", "roles": []}, "GET /workflow/principals"),
         ("POST /workflow/keys", {"principal": "admin-service", "name": "new"}, "GET /workflow/keys"),
-        (f"POST /workflow/keys/{key}/rotate", {"overlap_seconds": 60}, "GET /workflow/keys"),
+        (f"POST /workflow/keys/{key}/rotate", {"overlap": "PT1M"}, "GET /workflow/keys"),
         ("POST /workflow/bulk", {"action": "pause", "filter": {"business_key": "no"}, "reason": "r"},
          "GET /workflow/instances?definition_key=holdfast.bulk"),
         ("POST /workflow/definitions", {"spec": spec}, "GET /workflow/definitions?key=crashed"),

@@ -253,7 +253,7 @@ def test_principals_and_keys_are_made_changed_rotated_and_revoked(served: Served
     assert api.ok(f"PATCH {place}", change, if_match=who.headers["etag"])["version"] == 1
     wait_until(lambda: ann("POST /workflow/instances", {"definition_key": "quick"}).status_code == 201, "the new role")
 
-    rotated = api.ok(f"POST /workflow/keys/{made['id']}/rotate", {"overlap_seconds": 3600})
+    rotated = api.ok(f"POST /workflow/keys/{made['id']}/rotate", {"overlap": "PT1H"})
     assert Api(served.url, rotated["key"]).ok("GET /workflow/me")["name"] == "ann"
     assert ann.ok("GET /workflow/me")["name"] == "ann"
     api.ok(f"POST /workflow/keys/{made['id']}/revoke")

@@ -19,7 +19,7 @@ ENDPOINTS = table()
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 TRACE = re.compile(r'"trace_id":"[0-9a-f]{32}"')
 PLACE = re.compile(r"^id: \S+$", re.M)  # where the feed of the whole database stands
-AGE = re.compile(r'"oldest_seconds":[0-9.e-]+')
+AGE = re.compile(r'"oldest_age":"[^"]+"')
 ID = re.compile(r"\b[a-z]{3}_[0-9a-f]{32}\b")
 UNHEARD = ("date", "x-request-id")
 QUIET = {"/metrics"}  # of the whole server, and not of a tenant
@@ -50,7 +50,7 @@ def heard(found: httpx.Response) -> dict[str, str]:
 
 
 def plain(text: str) -> str:
-    return AGE.sub('"oldest_seconds":0', TRACE.sub('"trace_id":""', MOMENT.sub("(moment)", text)))
+    return AGE.sub('"oldest_age":""', TRACE.sub('"trace_id":""', MOMENT.sub("(moment)", text)))
 
 
 def reads(seeds: Seeds) -> list[str]:

@@ -158,13 +158,18 @@ def test_history_is_read_from_either_end_and_by_type(api: Api) -> None:
     api.ended(word)
     whole = api.ok(f"GET /workflow/instances/{word}/history?after=0")["items"]
     first = api.ok(f"GET /workflow/instances/{word}/history?after=0&limit=1")
-    assert (first["items"], first["next_cursor"]) == (whole[:1], "1")
-    rest = api.ok(f"GET /workflow/instances/{word}/history?after={first['next_cursor']}")["items"]
+    assert first["items"] == whole[:1]
+    rest = api.ok(f"GET /workflow/instances/{word}/history?cursor={first['next_cursor']}")["items"]
+    assert rest == api.ok(f"GET /workflow/instances/{word}/history?after=1")["items"]
     assert first["items"] + rest == whole
     last = api.ok(f"GET /workflow/instances/{word}/history?limit=1")
     assert last["items"] == whole[-1:]
-    before = api.ok(f"GET /workflow/instances/{word}/history?before={last['next_cursor']}")["items"]
+    before = api.ok(f"GET /workflow/instances/{word}/history?cursor={last['next_cursor']}")["items"]
     assert before + last["items"] == whole
+    assert before == api.ok(f"GET /workflow/instances/{word}/history?before={whole[-1]['seq']}")["items"]
+    both = f"GET /workflow/instances/{word}/history?cursor={last['next_cursor']}"
+    api.refused(422, "validation-failed", f"{both}&after=1")
+    api.refused(422, "validation-failed", f"GET /workflow/instances/{word}/history?cursor=1")
     steps = api.ok(f"GET /workflow/instances/{word}/history?type=STEP_COMPLETED,ERROR")["items"]
     assert [entry["name"] for entry in steps] == ["echo"]
 

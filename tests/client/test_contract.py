@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -93,7 +94,7 @@ METHODS: dict[str, tuple[str, Made]] = {
     "list_keys": ("keys.list", lambda c: c.keys.list(limit=2)),
     "read_key": ("keys.read", lambda c: c.keys.read("key_1")),
     "revoke_key": ("keys.revoke", lambda c: c.keys.revoke("key_1", if_match=0)),
-    "rotate_key": ("keys.rotate", lambda c: c.keys.rotate("key_1", overlap_seconds=60, if_match=0)),
+    "rotate_key": ("keys.rotate", lambda c: c.keys.rotate("key_1", overlap=timedelta(minutes=1), if_match=0)),
     "read_tenant": ("tenant.read", lambda c: c.tenant.read()),
     "change_tenant": ("tenant.change", lambda c: c.tenant.change(if_match=0, http_hosts=["a.example"])),
     "list_audit": ("audit.list", lambda c: c.audit.list(entity_type="task", entity_id="tsk_1")),

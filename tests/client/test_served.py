@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from uuid import uuid4
 
 import pytest
@@ -173,7 +174,7 @@ async def test_definitions_people_keys_and_the_tenant(served: Served) -> None:
             assert (await hers.me()).name == "ann"
             with pytest.raises(Forbidden):
                 await hers.instances.start("quick")
-        rotated = await client.keys.rotate(key.id, overlap_seconds=0)
+        rotated = await client.keys.rotate(key.id, overlap=timedelta())
         assert rotated.key not in (None, key.key)
         assert (await client.keys.revoke(rotated.id)).revoked_at is not None
         there = await client.tenant.read()

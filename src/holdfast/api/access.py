@@ -201,7 +201,7 @@ async def rotate_key(call: Call, body: RotateKey) -> Reply:
     owner = await principals.read(call.service, call.tenant_id, view.principal_id)
     _no_more_than_own(call, owner.kind, list(owner.roles))
     made = await api_keys.rotate(
-        call.service, call.tenant_id, view.id, overlap_seconds=body.overlap_seconds, by=call.by,
+        call.service, call.tenant_id, view.id, overlap=body.overlap, by=call.by,
         id_=call.derived("key"), version=call.expected_version(),
     )  # fmt: skip
     return _made(made)
@@ -315,7 +315,7 @@ def declare(endpoints: Endpoints) -> None:
     )(revoke_key)  # fmt: skip
     endpoints.add(
         "POST /workflow/keys/{id}/rotate", capability="access:manage", tag="access", summary="Rotate a key",
-        body=RotateKey, body_example={"overlap_seconds": 86400}, body_optional=True, keyed="optional", secret=True,
+        body=RotateKey, body_example={"overlap": "P1D"}, body_optional=True, keyed="optional", secret=True,
         if_match="optional", answers=made, problems=("not-found", "precondition-failed"),
     )(rotate_key)  # fmt: skip
     tenant = {200: Answer("What it may reach.", TenantOut, {

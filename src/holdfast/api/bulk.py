@@ -80,7 +80,7 @@ async def read_bulk(call: Call) -> Reply:
 
 
 async def bulk_failures(call: Call, query: FailuresQuery) -> Reply:
-    """Who could not be told, and why. Of every 200 instances up to 100 are named; all are counted."""
+    """Who could not be told, and why. A page holds what came of up to 4,000 instances."""
     found, following = await bulk.failures(call.service, call.tenant_id, call.id("blk"), after=query.cursor)
     items = [BulkFailure(instance_id=word, detail=why) for word, why in found]
     return Reply(200, Listing[BulkFailure](items=items, next_cursor=None if following is None else str(following)))

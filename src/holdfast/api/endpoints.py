@@ -148,7 +148,7 @@ class Call(msgspec.Struct, kw_only=True):
         """The version in If-Match; None where none is asked for."""
         if self.if_match is None or self.if_match == "*":
             return None
-        word = self.if_match.strip().removeprefix("W/")
+        word = self.if_match.strip()
         if len(word) >= 2 and word[0] == word[-1] == '"':
             word = word[1:-1]
         if not word.isascii() or not word.isdigit() or len(word) > 10 or int(word) >= 1 << 31:

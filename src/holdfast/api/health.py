@@ -42,17 +42,16 @@ async def readyz(call: Call) -> Reply:
 
 
 async def metrics(call: Call) -> Reply:
-    """Prometheus metrics. Open on the loopback address; elsewhere with the metrics key, or the capability
-    workers:read."""
+    """Prometheus metrics, of all tenants together: for the operator, with the metrics key. Open where none is set and
+    the server listens on the loopback address, with no public address in front of it."""
     doors = call.doors
     if doors.metrics is None:
         raise Problem("not-found", "this server keeps no metrics")
     word = call.headers.get("authorization", "").partition(" ")[2].strip()
-    allowed = doors.open_metrics or call.caller.may("workers:read")
     key = doors.settings.metrics_key
-    if not allowed and not (key and hmac.compare_digest(key.encode(), word.encode())):
-        raise Problem("unauthenticated", "the metrics are for those with the metrics key, or with workers:read")
-    return Reply(200, await doors.metrics.render(doors.spanning), None, {}, doors.metrics.content_type)
+    if not doors.open_metrics and not (key and hmac.compare_digest(key.encode(), word.encode())):
+        raise Problem("unauthenticated", "the metrics are the operator's: send the server's metrics_key as a Bearer")
+    return Reply(200, await doors.metrics.render(*doors.databases()), None, {}, doors.metrics.content_type)
 
 
 async def openapi(call: Call) -> Reply:

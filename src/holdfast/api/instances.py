@@ -22,7 +22,7 @@ from holdfast.api.models import (
     WhyOut,
     micros,
 )
-from holdfast.api.paging import PAGE, Cursor, Limit, PageQuery, paged, read_cursor
+from holdfast.api.paging import PAGE, Cursor, Limit, PageQuery, cursor_of, paged, read_cursor
 from holdfast.api.problems import Fault, Problem
 from holdfast.app import effects, instances, tasks
 from holdfast.app.instances import InstanceView
@@ -72,6 +72,7 @@ class HistoryQuery(msgspec.Struct, frozen=True):
     before: Sequence | None = None
     type: list[str] | None = None
     limit: Limit = PAGE
+    cursor: Cursor | None = None
 
 
 HistoryQuery.LISTS = ("type",)  # type: ignore[attr-defined]
@@ -117,18 +118,22 @@ async def read_instance(call: Call) -> Reply:
 
 
 async def instance_history(call: Call, query: HistoryQuery) -> Reply:
-    """Its past, in order. From the end, or back from `before`; with `after` forward from there. `type` may name
-    several, as a,b."""
-    if query.after is not None and query.before is not None:
-        words = "after goes forward and before goes back: send one of them"
+    """Its past, in order. From the end, or back from `before`; with `after` forward from there. `cursor` goes on in
+    the direction of the page it came with. `type` may name several, as a,b."""
+    after, before = query.after, query.before
+    if sum(way is not None for way in (after, before, query.cursor)) > 1:
+        words = "after goes forward, before goes back, and cursor goes on: send one of them"
         raise Problem("validation-failed", words, errors=[Fault(words, "/query/before")])
+    if (edge := read_cursor(query.cursor, range(2), range((1 << 53) + 1))) is not None:
+        after, before = (edge[1], None) if edge[0] else (None, edge[1])
     page = await instances.history_page(
-        call.service, call.tenant_id, call.id("ins"), after=query.after, before=query.before, types=query.type or (),
+        call.service, call.tenant_id, call.id("ins"), after=after, before=before, types=query.type or (),
         limit=query.limit,
     )  # fmt: skip
-    edge = page.entries[-1 if query.after is not None else 0] if page.more else None
+    forward = after is not None
+    following = cursor_of(int(forward), page.entries[-1 if forward else 0].seq) if page.more else None
     items = [shown.history(entry) for entry in page.entries]
-    return Reply(200, Listing[HistoryOut](items=items, next_cursor=None if edge is None else str(edge.seq)))
+    return Reply(200, Listing[HistoryOut](items=items, next_cursor=following))
 
 
 async def instance_tasks(call: Call, query: PageQuery) -> Reply:

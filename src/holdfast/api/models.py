@@ -195,7 +195,7 @@ class Migrate(Body, frozen=True, kw_only=True):
 
 
 class InstanceOut(Said, frozen=True, kw_only=True):
-    """An instance as it stands. `version` counts every entry of its history and every event delivered to it."""
+    """An instance as it stands."""
 
     id: str
     definition_key: str
@@ -283,6 +283,7 @@ class Started(Said, frozen=True, kw_only=True):
 
     status: int
     id: str | None = None
+    code: str | None = None
     detail: str | None = None
 
 
@@ -420,7 +421,7 @@ class QueueOut(Said, frozen=True, kw_only=True):
 
     queue: str
     due: int
-    oldest_seconds: float
+    oldest_age: timedelta
 
 
 class DeadLetterOut(Said, frozen=True, kw_only=True):
@@ -554,7 +555,7 @@ class CreateKey(Body, frozen=True, kw_only=True):
 class RotateKey(Body, frozen=True, kw_only=True):
     """For how long the old key goes on beside the new one."""
 
-    overlap_seconds: Annotated[int, Meta(ge=0, le=7_776_000)] = 86_400
+    overlap: timedelta = timedelta(days=1)
 
 
 class KeyOut(Said, frozen=True, kw_only=True):

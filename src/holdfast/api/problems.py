@@ -80,6 +80,17 @@ SLUGS = {
     "backlogged": "quota-exceeded",
     "store_unavailable": "unavailable",
 }
+# What to do about it, where the words of the library or the command line would not help who speaks HTTP.
+ADVICE = {
+    "workflow_not_registered": "correct the name; GET /workflow/definitions lists what may be started",
+    "instance_not_found": "GET /workflow/instances lists those of your tenant",
+    "effect_not_found": "GET /workflow/effects lists those of your tenant",
+    "definition_not_found": "GET /workflow/definitions lists what is",
+    "definition_not_active": "POST /workflow/definitions/{id}/activate lets new instances start",
+    "task_not_found": "GET /workflow/tasks lists the open ones",
+    "principal_not_found": "GET /workflow/principals lists who there is",
+    "key_not_found": "GET /workflow/keys lists which there are",
+}
 RETRY_AFTER = {"quota-exceeded": "2", "overloaded": "1", "unavailable": "2", "idempotency-key-in-use": "1"}
 _PLACE = re.compile(r" - at `(?:key in )?\$(?P<path>.*?)`$")
 _PART = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
@@ -135,7 +146,8 @@ def problem_of(error: HoldfastError) -> Problem | None:
     slug = SLUGS.get(error.code)
     if slug is None:
         return None
-    return Problem(slug, storable_words(str(error)), errors=_faults(error))
+    words = f"{error.fact}: {ADVICE[error.code]}" if error.code in ADVICE else str(error)
+    return Problem(slug, storable_words(words), errors=_faults(error))
 
 
 def storable_words(text: str) -> str:
@@ -148,7 +160,7 @@ def _faults(error: HoldfastError) -> list[Fault]:
         return [Fault(storable_words(p.message), "/spec" + storable_words(p.path)) for p in error.problems]
     if isinstance(error, FormRefused):
         found = [problem.partition(": ") for problem in error.problems]
-        return [Fault(words or place, "/output" + (place if words else "")) for place, _, words in found]
+        return [Fault(words or place, "/output" + (place if words else "").rstrip("/")) for place, _, words in found]
     difference = getattr(error, "difference", None)
     if isinstance(difference, list):
         return [Fault(detail, pointer) for pointer, detail in difference]

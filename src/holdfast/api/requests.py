@@ -29,13 +29,13 @@ from holdfast.app import idempotency
 from holdfast.engine import strict_json
 from holdfast.engine.access import Caller
 from holdfast.engine.errors import HoldfastError
+from holdfast.engine.trace import format_traceparent, parse_traceparent
 
 if TYPE_CHECKING:
     from holdfast.api.server import Doors
 
 log = structlog.get_logger("holdfast.api")
 REQUEST_ID = re.compile(r"[A-Za-z0-9_\-:.]{1,128}\Z")
-TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}\Z")
 INTEGER = re.compile(r"-?\d{1,18}\Z", re.ASCII)
 KEY = re.compile(r"[A-Za-z0-9_\-:.]{1,255}\Z")
 WAIT = re.compile(r"\s*wait\s*=\s*(\d{1,4})\s*\Z", re.I)
@@ -44,6 +44,7 @@ LARGE_BYTES = 64 * 1024
 FORM_BYTES = 8 * 1024
 WATCH_SECONDS = 2.0
 ENTITY_MAX = 300
+LOGGED = {"ins": "instance_id", "tsk": "task_id"}
 NOBODY = Caller("", "", "", "", (), frozenset(), frozenset())
 # What is refused before anything happens, or may go better another time, burns no key.
 UNKEPT = frozenset({400, 401, 403, 413, 415, 422, 429})
@@ -62,10 +63,10 @@ class Trail(msgspec.Struct, frozen=True):
 
 def trail_of(headers: Mapping[str, str]) -> Trail:
     given = headers.get("x-request-id", "")
-    parent = TRACEPARENT.match(headers.get("traceparent", ""))
+    parent = parse_traceparent(headers.get("traceparent"))
     fresh = os.urandom(40).hex()
-    trace_id = parent[1] if parent else fresh[:32]
-    traceparent = parent[0] if parent else f"00-{trace_id}-{fresh[32:48]}-01"
+    trace_id = parent.trace_id if parent else fresh[:32]
+    traceparent = format_traceparent(parent) if parent else f"00-{trace_id}-{fresh[32:48]}-01"
     request_id = given if REQUEST_ID.match(given) else fresh[48:]
     return Trail(request_id, trace_id, traceparent, parent is not None)
 
@@ -92,17 +93,26 @@ async def handle(doors: Doors, endpoint: Endpoint, scope: Scope, receive: Receiv
     doors.observe(endpoint.path, endpoint.method, reply.status, seconds)
     if span is not None:
         span.answered(reply.status, caller.tenant_id)
-    level = log.warning if reply.status >= 500 else log.info if doors.log_requests else log.debug
+    # Whoever is refused is told a trace_id, so it is in the log.
+    wanted = doors.log_requests or reply.status >= 400
+    level = log.warning if reply.status >= 500 else log.info if wanted else log.debug
     level(
         "request", method=endpoint.method, route=endpoint.path, status=reply.status, ms=round(seconds * 1000, 1),
-        tenant_id=caller.tenant_id or None, principal=caller.name or None, request_id=trail.request_id,
-        trace_id=trail.trace_id,
+        tenant_id=caller.tenant_id or None, principal=caller.name or None, **_whose(endpoint, request),
+        request_id=trail.request_id, trace_id=trail.trace_id,
     )  # fmt: skip
     if reply.events is None:
         await send_reply(send, reply, trail)
     else:
         headers = {**headers_for(reply, trail), "X-Accel-Buffering": "no"}
         await send_events(scope, receive, send, headers, reply.media_type, reply.events)
+
+
+def _whose(endpoint: Endpoint, request: Request) -> dict[str, str]:
+    """The instance or the task that a path names, by the names that all log lines have for them."""
+    word = request.path_params.get("id", "")
+    name = LOGGED.get(endpoint.prefix)
+    return {name: word} if name is not None and word.startswith(f"{endpoint.prefix}_") and word.isascii() else {}
 
 
 def _problem(doors: Doors, error: Exception, endpoint: Endpoint, trail: Trail) -> Problem:
@@ -195,9 +205,9 @@ async def _once(
         return await endpoint.function(*arguments)
     place = idempotency.Place(call.tenant_id, call.caller.principal_id, endpoint.operation, _entity(call), key)
     if len(raw) > LARGE_BYTES:
-        hashed = await asyncio.to_thread(request_hash, endpoint, value, raw, query)
+        hashed = await asyncio.to_thread(request_hash, endpoint, media_type(call.headers), value, raw, query)
     else:
-        hashed = request_hash(endpoint, value, raw, query)
+        hashed = request_hash(endpoint, media_type(call.headers), value, raw, query)
     found = await idempotency.claim(call.service, place, hashed, keep_days=call.doors.settings.idempotency_days)
     match found:
         case idempotency.Claim():
@@ -277,10 +287,10 @@ async def _let_go(call: Call, claim: idempotency.Claim) -> None:
         log.warning("key_not_released", error=repr(error), trace_id=call.trace_id)
 
 
-def request_hash(endpoint: Endpoint, value: Any, raw: bytes, query: list[tuple[str, str]]) -> bytes:
+def request_hash(endpoint: Endpoint, kind: str, value: Any, raw: bytes, query: list[tuple[str, str]]) -> bytes:
     """Over what was asked: method, route, sorted query, content type and body, JSON in its canonical form."""
     body = rfc8785.dumps(value) if endpoint.body is not None else raw
-    head = [endpoint.method, endpoint.path, sorted(query), "application/json" if endpoint.body is not None else ""]
+    head = [endpoint.method, endpoint.path, sorted(query), kind if raw else ""]
     return hashlib.sha256(_encode(head) + b"\n" + body).digest()
 
 
@@ -308,10 +318,14 @@ def _idempotency_key(endpoint: Endpoint, call: Call) -> str | None:
 # -- reading
 
 
+def media_type(headers: Mapping[str, str]) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
 def _read(endpoint: Endpoint, headers: Mapping[str, str], raw: bytes) -> Any:
     if not raw.strip() and endpoint.body_optional:
         return {}
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = media_type(headers)
     if kind != "application/json" and not kind.endswith("+json"):
         raise Problem(
             "unsupported-media-type", f"Content-Type is {kind[:100] or 'missing'!r}: expected application/json"

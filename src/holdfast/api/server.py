@@ -30,13 +30,13 @@ from holdfast.api import (
     telling,
     workers,
 )
-from holdfast.api.endpoints import Endpoint, Endpoints, check
+from holdfast.api.endpoints import Endpoint, Endpoints, Reply, check
 from holdfast.api.oidc import Oidc
 from holdfast.api.openapi import document
 from holdfast.api.problems import Problem
-from holdfast.api.requests import handle, headers_for, refused, send_reply, trail_of
+from holdfast.api.requests import Trail, handle, headers_for, refused, send_reply, trail_of
 from holdfast.api.settings import ServerSettings, is_loopback
-from holdfast.api.wire import headers_of
+from holdfast.api.wire import NO_CONTENT, headers_of
 from holdfast.app import idempotency
 from holdfast.app.service import Service
 from holdfast.engine.access import Caller
@@ -53,6 +53,7 @@ NOUNS = (definitions, starting, instances, telling, tasks, effects, workers, bul
 SWEEP_SECONDS = 600.0
 CLOCK_SECONDS = 30.0
 ENDPOINT = "endpoint"
+NO_ROUTE = "(none)"
 CUT_OFF_SECONDS = 2.0
 ServiceMaker = Callable[[str], Service]
 
@@ -132,7 +133,8 @@ class Doors:
 
     @property
     def open_metrics(self) -> bool:
-        return is_loopback(self.settings.host)
+        settings = self.settings
+        return is_loopback(settings.host) and settings.metrics_key is None and settings.public_url is None
 
     def is_unreachable(self, error: BaseException) -> bool:
         return unreachable(error)
@@ -152,11 +154,15 @@ class Doors:
                         await service.store.synchronise_clock()
                 if loop.time() - swept >= SWEEP_SECONDS:
                     swept = loop.time()
-                    for service in {id(s): s for s in (self.spanning, *self._routed.values())}.values():
+                    for service in self.databases():
                         await idempotency.sweep(service, self.settings.idempotency_tombstone_days)
             except Exception as error:
                 log.warning("housekeeping_failed", error=repr(error))
             await asyncio.sleep(CLOCK_SECONDS)
+
+    def databases(self) -> Iterable[Service]:
+        """One service for each database, which may ask about all of it."""
+        return {id(service): service for service in (self.spanning, *self._routed.values())}.values()
 
     def every(self) -> Iterable[Service]:
         return {id(service): service for service in (self.spanning, *self.services())}.values()
@@ -177,7 +183,7 @@ def make_app(doors: Doors) -> Litestar:
 
     return Litestar(
         route_handlers=[_route(endpoint) for endpoint in doors.endpoints], openapi_config=None,
-        exception_handlers={Exception: _refuse}, lifespan=[lifespan], logging_config=None,
+        exception_handlers={Exception: _refuser(doors)}, lifespan=[lifespan], logging_config=None,
         middleware=[_gate(doors)], request_max_body_size=None,
     )  # fmt: skip
 
@@ -195,26 +201,36 @@ def _route(endpoint: Endpoint) -> HTTPRouteHandler:
     return HTTPRouteHandler(path, http_method=method, include_in_schema=False, name=endpoint.operation, opt=opt)(found)
 
 
-def _refuse(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+def _refuser(doors: Doors) -> Callable[[Request[Any, Any, Any], Exception], Response[Any]]:
     """What Litestar refuses before a route is found, in our words."""
-    trail = trail_of(request.headers)
+
+    def refuse(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+        trail = trail_of(request.headers)
+        problem = _outside_of_routes(request.method, error, trail)
+        reply = refused(problem, request.url.path, trail)
+        doors.observe(NO_ROUTE, request.method, reply.status, 0.0)
+        log.info(
+            "request", method=request.method, route=NO_ROUTE, status=reply.status, request_id=trail.request_id,
+            trace_id=trail.trace_id,
+        )  # fmt: skip
+        content = msgspec.json.encode(reply.body)
+        headers = headers_for(reply, trail)
+        return Response(content, status_code=reply.status, media_type=reply.media_type, headers=headers)
+
+    return refuse
+
+
+def _outside_of_routes(method: str, error: Exception, trail: Trail) -> Problem:
     if isinstance(error, MethodNotAllowedException):
         allowed = dict(error.headers or {}).get("allow", "")
-        problem = Problem(
-            "method-not-allowed", f"{request.method} is not offered here: {allowed or 'see /openapi.json'}",
-            headers={"Allow": allowed} if allowed else {},
-        )  # fmt: skip
-    elif isinstance(error, HTTPException) and error.status_code == 404:
-        problem = Problem("not-found", "there is no such route: /openapi.json lists them")
-    elif isinstance(error, HTTPException) and error.status_code < 500:
-        problem = Problem("malformed-request", f"the request cannot be read: {error.detail}")
-    else:
-        log.error("request_failed", error=repr(error), trace_id=trail.trace_id, exc_info=error)
-        problem = Problem("internal-error", f"this is our fault; the log has more under {trail.trace_id}")
-    reply = refused(problem, request.url.path, trail)
-    content = msgspec.json.encode(reply.body)
-    headers = headers_for(reply, trail)
-    return Response(content, status_code=reply.status, media_type=reply.media_type, headers=headers)
+        words = f"{method} is not offered here: {allowed or 'see /openapi.json'}"
+        return Problem("method-not-allowed", words, headers={"Allow": allowed} if allowed else {})
+    if isinstance(error, HTTPException) and error.status_code == 404:
+        return Problem("not-found", "there is no such route: /openapi.json lists them")
+    if isinstance(error, HTTPException) and error.status_code < 500:
+        return Problem("malformed-request", f"the request cannot be read: {error.detail}")
+    log.error("request_failed", error=repr(error), trace_id=trail.trace_id, exc_info=error)
+    return Problem("internal-error", f"this is our fault; the log has more under {trail.trace_id}")
 
 
 def _gate(doors: Doors) -> Callable[[ASGIApp], ASGIApp]:
@@ -226,15 +242,14 @@ def _gate(doors: Doors) -> Callable[[ASGIApp], ASGIApp]:
         async def gate(scope: Scope, receive: Receive, send: Send) -> None:
             nonlocal inside
             endpoint: Endpoint | None = scope["route_handler"].opt.get(ENDPOINT)
-            if endpoint is None:  # Litestar's own answer to OPTIONS
-                await app(scope, receive, send)
+            if endpoint is None:
+                await _offer(doors, scope, send)
                 return
             if endpoint.path in always or endpoint.stream:  # streams are counted by themselves
                 await handle(doors, endpoint, scope, receive, send)
                 return
             if inside >= doors.settings.max_in_flight:
-                await _turn_away(scope, send)
-                doors.observe("(gate)", endpoint.method, 503, 0.0)
+                await _turn_away(doors, endpoint, scope, send)
                 return
             inside += 1
             try:
@@ -247,9 +262,21 @@ def _gate(doors: Doors) -> Callable[[ASGIApp], ASGIApp]:
     return around
 
 
-async def _turn_away(scope: Scope, send: Send) -> None:
+async def _offer(doors: Doors, scope: Any, send: Send) -> None:
+    """The answer to OPTIONS: what there is at this path."""
+    methods = {e.method for e in doors.endpoints if e.path == scope["path_template"]}
+    reply = Reply(NO_CONTENT, b"", None, {"Allow": ", ".join(sorted(methods | {"OPTIONS"}))})
+    await send_reply(send, reply, trail_of(headers_of(scope)))
+
+
+async def _turn_away(doors: Doors, endpoint: Endpoint, scope: Scope, send: Send) -> None:
     trail = trail_of(headers_of(scope))
     problem = Problem("overloaded", "more requests are under way than this server can carry out at once: try again")
+    doors.observe("(gate)", endpoint.method, problem.status, 0.0)
+    log.info(
+        "request", method=endpoint.method, route=endpoint.path, status=problem.status, request_id=trail.request_id,
+        trace_id=trail.trace_id,
+    )  # fmt: skip
     await send_reply(send, refused(problem, scope["path"], trail), trail)
 
 

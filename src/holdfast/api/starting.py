@@ -70,7 +70,7 @@ async def start_instance(call: Call, body: Start) -> Reply:
     status = 201 if is_new else 200
     if call.wait_seconds is not None:
         location["Preference-Applied"] = f"wait={call.wait_seconds:g}"
-        if not await _ended(call, id_, call.wait_seconds):
+        if not await _ended(call, id_, call.wait_seconds) and is_new:
             status = 202
         return Reply(status, *await as_it_stands(call, id_), location)
     if is_new and body.start_at is None:
@@ -153,7 +153,7 @@ def _refused(error: HoldfastError) -> Started:
     problem = problem_of(error)
     if problem is None:
         raise error
-    return Started(status=problem.status, detail=problem.detail)
+    return Started(status=problem.status, code=problem.slug, detail=problem.detail)
 
 
 def declare(endpoints: Endpoints) -> None:
@@ -179,7 +179,8 @@ def declare(endpoints: Endpoints) -> None:
         },
         keyed="required",
         answers={200: Answer("One answer for each item.", BatchOut, {
-            "started": 1, "existing": 0, "refused": 0, "items": [{"status": 201, "id": INS, "detail": None}],
+            "started": 1, "existing": 0, "refused": 0,
+            "items": [{"status": 201, "id": INS, "code": None, "detail": None}],
         })},
         problems=("not-found", "definition-not-active", "quota-exceeded"),
     )(start_batch)  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from holdfast.api.endpoints import Answer, Call, Endpoints, Reply
@@ -46,7 +47,7 @@ async def list_queues(call: Call) -> Reply:
         "queues_of_tenant", tenant_id=call.tenant_id, now=now, counted=COUNTED_MAX, heads=HEADS_MAX
     )
     items = [
-        QueueOut(queue=queue, due=due, oldest_seconds=max(0.0, (now - oldest) / 1_000_000))
+        QueueOut(queue=queue, due=due, oldest_age=timedelta(microseconds=max(0, now - oldest)))
         for queue, due, oldest in rows
     ]
     return Reply(200, Listing[QueueOut](items=items, next_cursor=None))
@@ -76,7 +77,7 @@ def declare(endpoints: Endpoints) -> None:
     endpoints.add(
         "GET /workflow/queues", capability="workers:read", tag="workers", summary="List queues",
         answers={200: Answer("The queues.", Listing[QueueOut], {
-            "items": [{"queue": "default", "due": 3, "oldest_seconds": 0.4}], "next_cursor": None,
+            "items": [{"queue": "default", "due": 3, "oldest_age": "PT0.4S"}], "next_cursor": None,
         })},
     )(list_queues)  # fmt: skip
     endpoints.add(

@@ -26,6 +26,8 @@ KEPT_MAX = 10_000
 TOUCH_SECONDS = 60.0
 SESSION = timedelta(hours=12)
 LOGIN = timedelta(minutes=15)
+OVERLAP = timedelta(days=1)  # in which a key that was rotated still opens
+OVERLAP_MAX = timedelta(days=90)
 PAGE_MAX = 1000
 TRIES = 5
 FIRST = b""
@@ -140,13 +142,13 @@ async def revoke(service: Service, tenant_id: str, key: str, *, by: By, version:
 
 
 async def rotate(
-    service: Service, tenant_id: str, key: str, *, overlap_seconds: int = 86_400, by: By, id_: bytes | None = None,
+    service: Service, tenant_id: str, key: str, *, overlap: timedelta = OVERLAP, by: By, id_: bytes | None = None,
     version: int | None = None,
 ) -> NewKey:  # fmt: skip
     """A new key in its place; the old one goes on for a while, so that nobody is locked out in between. Both in one
     commit: a server that dies leaves the old one as it was, or a new one beside one that ends."""
-    if not 0 <= overlap_seconds <= 90 * 86_400:
-        raise BadInput(f"overlap_seconds is {overlap_seconds}: expected 0 to 90 days")
+    if not timedelta() <= overlap <= OVERLAP_MAX:
+        raise BadInput(f"overlap is {overlap}: expected none to {OVERLAP_MAX.days} days")
     if id_ is not None and await service.store.fetch("read_api_key", tenant_id=tenant_id, id=id_):
         raise _made_before(id_)
     for _ in range(TRIES):
@@ -161,7 +163,7 @@ async def rotate(
         made, new_id, statements = await _new(
             service, tenant_id, there.principal_id, there.name, there.kind, there.scopes, until, by, id_
         )
-        ends = now + overlap_seconds * 1_000_000
+        ends = now + overlap // timedelta(microseconds=1)
         if await _end(service, tenant_id, there, ends, None, by, "key.rotated", statements):
             return NewKey(made, await read(service, tenant_id, ids.shown("key", new_id)))
     raise VersionMoved(f"key {key}", str(there.version), "another")

@@ -28,7 +28,6 @@ KEY = "holdfast.bulk"
 PAGE = 200
 AT_ONCE = 50
 COUNT_MAX = 1_000_000
-FAILURES_KEPT = 100  # of each page, in words; all are counted
 ACTIONS = ("cancel", "pause", "resume", "retry", "signal")
 
 
@@ -161,7 +160,7 @@ async def act(service: Service, order: Order, state: State) -> State:
     return State(
         at=None if last is None else last.created_at, id=None if last is None else ids.parse("ins", last.id).hex(),
         over=last is None, done=state.done + len(wanted) - len(refused), failed=state.failed + len(refused),
-        failures=refused[:FAILURES_KEPT],
+        failures=refused,
     )  # fmt: skip
 
 

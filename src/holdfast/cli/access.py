@@ -175,4 +175,5 @@ def revoke_key(key: str, actor: str, yes: bool, place: Place, tenant: str, outpu
 @output_option
 def rotate_key(key: str, overlap: int, actor: str, place: Place, tenant: str, output: Output) -> None:
     """A new key in place of KEY (its id); the old one goes on for a while."""
-    _show(place.ask(lambda hf: api_keys.rotate(hf.service, tenant, key, overlap_seconds=overlap, by=By(actor))), output)
+    ends = timedelta(seconds=overlap)
+    _show(place.ask(lambda hf: api_keys.rotate(hf.service, tenant, key, overlap=ends, by=By(actor))), output)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
 from holdfast.api.models import (
@@ -88,11 +88,16 @@ class Keys:
         )
 
     async def rotate(
-        self, id: str, *, overlap_seconds: int = 86_400, if_match: IfMatch = None, idempotency_key: str | None = None
+        self,
+        id: str,
+        *,
+        overlap: timedelta = timedelta(days=1),
+        if_match: IfMatch = None,
+        idempotency_key: str | None = None,
     ) -> NewKey:
         """A new key in its place; the old one goes on for a while."""
         return await self._connection.change(
-            NewKey, at("keys", id, "rotate"), RotateKey(overlap_seconds=overlap_seconds), if_match=if_match,
+            NewKey, at("keys", id, "rotate"), RotateKey(overlap=overlap), if_match=if_match,
             idempotency_key=idempotency_key,
         )  # fmt: skip
 

@@ -101,9 +101,9 @@ class Instances:
         path = at("instances", id, "history")
 
         async def fetch(cursor: str | None) -> Listing[HistoryOut]:
-            # Its cursors are sequences, and say where they go.
-            name, place = ("after", cursor or after) if before is None else ("before", cursor or before)
-            query = {name: place, "type": types or None, "limit": limit}
+            begin = {"after": after} if before is None else {"before": before}
+            where = begin if cursor is None else {"cursor": cursor}
+            query = {**where, "type": types or None, "limit": limit}
             return await self._connection.read(Listing[HistoryOut], path, query=query)
 
         return Pages(fetch, backwards=before is not None)

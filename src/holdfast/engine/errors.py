@@ -7,6 +7,7 @@ class HoldfastError(Exception):
     """The base of every refusal. `code` is public API; the text is for people."""
 
     code = "holdfast_error"
+    fact = ""  # what is so, where the text goes on to say what to do about it
 
 
 class WorkflowNotRegistered(HoldfastError):
@@ -17,10 +18,8 @@ class WorkflowNotRegistered(HoldfastError):
     def __init__(self, key: str, version: int | None, known: list[str]) -> None:
         named = f"{key!r}" if version is None else f"{key!r} version {version}"
         listed = ", ".join(sorted(known)) or "none"
-        super().__init__(
-            f"no workflow {named} is registered here (registered: {listed}): "
-            "import the module that declares it, or correct the name"
-        )
+        self.fact = f"no workflow {named} is registered here (registered: {listed})"
+        super().__init__(f"{self.fact}: import the module that declares it, or correct the name")
 
 
 class InstanceNotFound(HoldfastError):
@@ -29,9 +28,9 @@ class InstanceNotFound(HoldfastError):
     code = "instance_not_found"
 
     def __init__(self, instance_id: str, tenant_id: str) -> None:
+        self.fact = f"no instance {instance_id} in tenant {tenant_id!r}"
         super().__init__(
-            f"no instance {instance_id} in tenant {tenant_id!r}: check the id and the tenant "
-            '(hf.tenant("…") binds one; unbound means "default")'
+            f'{self.fact}: check the id and the tenant (hf.tenant("…") binds one; unbound means "default")'
         )
 
 
@@ -182,7 +181,8 @@ class EffectNotFound(HoldfastError):
     code = "effect_not_found"
 
     def __init__(self, effect_id: str, tenant_id: str) -> None:
-        super().__init__(f"no effect {effect_id} in tenant {tenant_id!r}: list them with `holdfast effects list`")
+        self.fact = f"no effect {effect_id} in tenant {tenant_id!r}"
+        super().__init__(f"{self.fact}: list them with `holdfast effects list`")
 
 
 class EffectNotOpen(HoldfastError):
@@ -244,7 +244,8 @@ class DefinitionNotFound(HoldfastError):
 
     def __init__(self, key: str, version: int | None = None) -> None:
         which = f"version {version} of {key!r}" if version else f"a definition {key!r}"
-        super().__init__(f"{which} is not published here: `holdfast definitions list` shows what is")
+        self.fact = f"{which} is not published here"
+        super().__init__(f"{self.fact}: `holdfast definitions list` shows what is")
 
 
 class DefinitionNotActive(HoldfastError):
@@ -253,10 +254,8 @@ class DefinitionNotActive(HoldfastError):
     code = "definition_not_active"
 
     def __init__(self, key: str, version: int) -> None:
-        super().__init__(
-            f"version {version} of {key!r} is not active: "
-            f"`holdfast definitions activate {key} {version}` lets new instances start"
-        )
+        self.fact = f"version {version} of {key!r} is not active"
+        super().__init__(f"{self.fact}: `holdfast definitions activate {key} {version}` lets new instances start")
 
 
 class EventNotTaken(HoldfastError):
@@ -301,7 +300,8 @@ class TaskNotFound(HoldfastError):
     code = "task_not_found"
 
     def __init__(self, task: str) -> None:
-        super().__init__(f"there is no task {task!r} here: `holdfast tasks list` shows the open ones")
+        self.fact = f"there is no task {task!r} here"
+        super().__init__(f"{self.fact}: `holdfast tasks list` shows the open ones")
 
 
 class TaskNotOpen(HoldfastError):
@@ -351,7 +351,8 @@ class PrincipalNotFound(HoldfastError):
     code = "principal_not_found"
 
     def __init__(self, word: str) -> None:
-        super().__init__(f"there is no principal {word!r} here: `holdfast principals list` shows who there is")
+        self.fact = f"there is no principal {word!r} here"
+        super().__init__(f"{self.fact}: `holdfast principals list` shows who there is")
 
 
 class KeyNotFound(HoldfastError):
@@ -360,7 +361,8 @@ class KeyNotFound(HoldfastError):
     code = "key_not_found"
 
     def __init__(self, word: str) -> None:
-        super().__init__(f"there is no API key {word!r} here: `holdfast keys list` shows which there are")
+        self.fact = f"there is no API key {word!r} here"
+        super().__init__(f"{self.fact}: `holdfast keys list` shows which there are")
 
 
 class NameTaken(HoldfastError):
