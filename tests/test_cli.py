@@ -540,6 +540,8 @@ def test_a_killed_dev_goes_on_where_it_was(tmp_path: Path, processes: Callable[.
     runner = CliRunner(env={"HOLDFAST_DATABASE_URL": f"sqlite:///{tmp_path}/.holdfast/holdfast.db"})
     [order] = json.loads(runner.invoke(cli, ["instances", "list", "-o", "json"]).stdout)
     assert "order v1\n" in second.out.read_text()
+    hint = f"signal {order['id']} confirmed"
+    wait_until(lambda: hint in second.out.read_text(), lambda: second.out.read_text())
     assert first.seen("step_failed", instance_id=order["id"], step="reserve", attempt=1)
     assert first.seen("step_completed", instance_id=order["id"], step="reserve", attempt=2)
 
@@ -551,7 +553,6 @@ def test_a_killed_dev_goes_on_where_it_was(tmp_path: Path, processes: Callable[.
     assert second.send(signal.SIGINT) == 0
     assert second.seen("worker_stopped")
 
-    assert f"signal {order['id']} confirmed" in second.out.read_text()
     assert len(list((tmp_path / ".holdfast" / "provider").iterdir())) == 1
     assert runner.invoke(cli, ["verify"]).exit_code == 0
     [stopped] = [

@@ -84,6 +84,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: Annotated[int, Entry("integer", "the largest request", least=1024)] = 1_048_576
     max_in_flight: Annotated[int, Entry("integer", "requests at once", least=1)] = 256
     max_streams: Annotated[int, Entry("integer", "live streams at once", least=0)] = 200
+    max_connections: Annotated[int, Entry("integer", "connections at once", least=1)] = 2000
     backlog_limit: Annotated[int | None, Entry("integer", "refuse starts beyond so many unclaimed", least=1)] = None
     oidc_issuer: Annotated[str | None, Entry("url", "who vouches for people", begins=HTTP)] = None
     oidc_audience: Annotated[str | None, Entry("text", "whom their tokens must be meant for")] = None

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from tests.api.conftest import Served
@@ -80,20 +83,227 @@ def _changes(api: Api) -> dict[str, tuple[str, Any, str]]:
 
 
 def test_a_body_that_never_comes_gives_its_place_back(house: House) -> None:
-    """Nobody needs a key to send a form drop by drop."""
-    url = house.serve(env={"HOLDFAST_MAX_IN_FLIGHT": "2", "HOLDFAST_TEST_BODY_SECONDS": "1"})
-    host, port = url.removeprefix("http://").split(":")
-    lazy = []
-    for _ in range(2):
-        connection = socket.create_connection((host, int(port)))
+    """Nobody needs a key to send a form drop by drop: forms have room of their own, and little time."""
+    url = house.serve(env={"HOLDFAST_MAX_IN_FLIGHT": "2"})
+    api = Api(url, house.key())
+    lazy = [connected(url) for _ in range(4)]
+    for connection in lazy:
         connection.sendall(
             b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\n"
             b"Content-Length: 100\r\n\r\nk"
         )
-        lazy.append(connection)
-    answers = [connection.recv(65536).split(b"\r\n", 1)[0] for connection in lazy]
-    assert answers == [b"HTTP/1.1 400 Bad Request"] * 2
-    assert Api(url, house.key()).ok("GET /workflow/me")["name"] == "admin-service"
+    assert api.ok("GET /workflow/me")["name"] == "admin-service"
+    answers = sorted(connection.recv(65536).split(b"\r\n", 1)[0] for connection in lazy)
+    assert answers == [b"HTTP/1.1 400 Bad Request"] + [b"HTTP/1.1 503 Service Unavailable"] * 3
+    assert api.ok("GET /workflow/me")["name"] == "admin-service"
+
+
+def connected(url: str, receive_bytes: int | None = None) -> socket.socket:
+    host, port = url.removeprefix("http://").split(":")
+    connection = socket.socket()
+    if receive_bytes is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    connection.settimeout(60)
+    connection.connect((host, int(port)))
+    return connection
+
+
+def cut_off(connection: socket.socket) -> bool:
+    """Whether the other side ends the connection, whatever comes before."""
+    try:
+        while connection.recv(65536):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def test_who_takes_nothing_of_an_answer_holds_up_nobody(house: House) -> None:
+    url = house.serve(env={"HOLDFAST_MAX_IN_FLIGHT": "2", "HOLDFAST_TEST_STUCK_SECONDS": "2"})
+    api = Api(url, house.key())
+    deaf = [connected(url, 4096) for _ in range(6)]
+    for connection in deaf:
+        connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 30)
+    for _ in range(20):
+        assert api.ok("GET /workflow/me")["name"] == "admin-service"
+    time.sleep(3)  # longer than anybody waits for them
+    assert all(cut_off(connection) for connection in deaf)
+
+
+def test_who_never_ends_the_head_of_a_request_is_cut_off(house: House) -> None:
+    url = house.serve(env={"HOLDFAST_TEST_STUCK_SECONDS": "1", "HOLDFAST_MAX_CONNECTIONS": "4"})
+    silent, half, again = (connected(url) for _ in range(3))
+    half.sendall(b"GET /livez HTTP/1.1\r\nHost:")
+    again.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert again.recv(65536).startswith(b"HTTP/1.1 200")
+    again.sendall(b"GET /livez HT")
+    assert all(cut_off(connection) for connection in (silent, half, again))
+    held = [connected(url) for _ in range(4)]
+    assert cut_off(connected(url)), "there are as many as there may be"
+    for connection in held:
+        connection.close()
+
+
+def test_a_large_chart_is_checked_beside_everything_else(served: Served) -> None:
+    """Its expressions take seconds to compile: nobody else waits for them."""
+    guard = "event.x == 1 && event.y in [1,2,3] || event.z.a.b.c > 5 && !(event.q == 'a' || event.w < 7)"
+    many = [{"target": "a", "guard": f"{guard} || event.k == {n}"} for n in range(1500)]
+    spec = {"id": "large", "initial": "a", "states": {"a": {"on": {"go": many}}}}
+    with ThreadPoolExecutor(1) as pool:
+        checked = pool.submit(lambda: served.api()("POST /workflow/definitions/lint", {"spec": spec}).json())
+        answered = 0
+        while not checked.done():
+            assert Api(served.url, None)("GET /livez").status_code == 200
+            answered += 1
+        assert "sound" in checked.result()
+    assert answered > 3
+
+
+def test_a_key_that_ends_in_the_last_year_is_rotated(served: Served) -> None:
+    api = served.api("admin", f"last-{uuid4().hex[:6]}")
+    owner = {"principal": "admin-service", "name": "k", "expires_at": "9999-12-31T23:59:59Z"}
+    made = api.ok("POST /workflow/keys", owner)
+    rotated = api.ok(f"POST /workflow/keys/{made['id']}/rotate")
+    assert rotated["expires_at"].startswith("9999-12-31")
+    assert len(api.ok("GET /workflow/keys")["items"]) >= 2
+
+
+def test_publishing_and_bulk_that_were_carried_out_are_not_refused_to_who_asks_again(served: Served) -> None:
+    api = served.api("admin", f"again-{uuid4().hex[:6]}")
+    assert api.ok("POST /workflow/definitions", {"spec": CHART})["version"] == 1
+    longer = {**CHART, "states": {**CHART["states"], "shelf": {"type": "final"}}}
+    key = uuid4().hex
+    first = api("POST /workflow/definitions", {"spec": longer}, idempotency_key=key, if_match='"1"')
+    _died_before_the_answer(served, key)
+    second = api("POST /workflow/definitions", {"spec": longer}, idempotency_key=key, if_match='"1"')
+    assert (first.status_code, second.status_code) == (201, 200)
+    assert first.json()["id"] == second.json()["id"]
+    words = [api.start(CHART["id"]) for _ in range(3)]
+    key, order = uuid4().hex, {"action": "cancel", "filter": {"all": True}, "reason": "r", "expected": 3}
+    first = api("POST /workflow/bulk", order, idempotency_key=key)
+    for word in words:
+        api.ended(word)
+    _died_before_the_answer(served, key)
+    second = api("POST /workflow/bulk", order, idempotency_key=key)
+    assert (first.status_code, second.status_code) == (202, 202)
+    assert first.json()["id"] == second.json()["id"]
+
+
+def test_nothing_a_caller_sends_is_our_fault(served: Served) -> None:
+    api = served.api("admin", f"fault-{uuid4().hex[:6]}")
+    for host in ("a:b:c", "x:99999999"):
+        assert api("GET /nowhere", host=host).status_code in (400, 404), host
+    for path in ("/login", "/logout"):
+        answer = api.client.post(path, data={"key": "x"}, headers={"Origin": "http://[x"})
+        assert answer.status_code == 403, path
+    states = {f"s{n}": {"on": {"go": f"s{n + 1}"}} for n in range(400)} | {"s400": {"type": "final"}}
+    api.ok("POST /workflow/definitions", {"spec": {"id": "wide", "initial": "s0", "states": states}})
+    problem = api.refused(422, "validation-failed", "GET /workflow/definitions/wide/graph")
+    assert "Mermaid" in problem["detail"]
+    wide = "".join(chr(0x1F000 + (n * 7919) % 0xF00) for n in range(500))
+    body = {"definition_key": "quick", "business_key": wide, "input": 1}
+    problem = api.refused(422, "validation-failed", "POST /workflow/instances", body)
+    assert "2,000 bytes" in problem["detail"]
+    body["business_key"] = wide[:375]
+    assert api("POST /workflow/instances", body).status_code == 201
+
+
+def test_many_who_publish_one_key_at_once_each_get_a_version(served: Served) -> None:
+    api = served.api("admin", f"crowd-{uuid4().hex[:6]}")
+
+    def publish(number: int) -> int:
+        spec = {**CHART, "id": "crowd", "description": f"number {number}"}
+        return Api(served.url, api.key)("POST /workflow/definitions", {"spec": spec}).status_code
+
+    with ThreadPoolExecutor(16) as pool:
+        assert set(pool.map(publish, range(32))) == {201}
+
+
+def test_a_scope_shows_nothing_of_what_another_opens(served: Served) -> None:
+    api = served.api("admin", f"scope-{uuid4().hex[:6]}")
+    api.ok("POST /workflow/definitions", {"spec": CHART})
+
+    def only(*scopes: str) -> Api:
+        body = {"principal": "admin-service", "name": "s", "scopes": list(scopes)}
+        return Api(served.url, api.ok("POST /workflow/keys", body)["key"])
+
+    body = {"definition_key": CHART["id"], "business_key": uuid4().hex}
+    word = api.ok("POST /workflow/instances", body)["id"]
+    api.open_task(word)
+    seen = only("instances:read").ok(f"GET /workflow/instances/{word}")
+    assert seen["tasks"] == [] and "tasks" in seen["left_out"]
+    assert only("instances:read", "tasks:read").ok(f"GET /workflow/instances/{word}")["tasks"]
+    graph = f"GET /workflow/definitions/{CHART['id']}/graph"
+    assert only("definitions:read")(graph).status_code == 200
+    only("definitions:read").refused(403, "forbidden", f"{graph}?instance={word}")
+    assert only("definitions:read", "instances:read")(f"{graph}?instance={word}").status_code == 200
+    quick = {"definition_key": "quick", "business_key": uuid4().hex, "input": {"n": 7}}
+    api.ended(api.ok("POST /workflow/instances", quick)["id"])
+    there = only("instances:start")("POST /workflow/instances", quick)
+    assert there.status_code == 200
+    assert (there.json()["result"], there.json()["created_by"]) == (None, None)
+    assert "result" in there.json()["left_out"]
+    mine = [key["id"] for key in api.ok("GET /workflow/keys")["items"]]
+    other = api.ok("POST /workflow/principals", {"name": "boss", "kind": "human", "roles": ["admin"]})
+    theirs = api.ok("POST /workflow/keys", {"principal": other["id"], "name": "k"})["id"]
+    few = only("access:manage")
+    few.refused(403, "forbidden", f"POST /workflow/keys/{theirs}/revoke")
+    assert few(f"POST /workflow/keys/{mine[-1]}/revoke").status_code == 200, "one's own key is one's own to end"
+
+
+def test_the_audit_of_an_instance_names_who_decided_and_shows_no_payload(served: Served) -> None:
+    tenant = f"trail-{uuid4().hex[:6]}"
+    api, auditor = served.api("admin", tenant), served.api("auditor", tenant)
+    api.ok("POST /workflow/definitions", {"spec": CHART})
+    secret = f"secret-{uuid4().hex}"
+    word = api.ok("POST /workflow/instances", {"definition_key": CHART["id"], "context": {"iban": secret}})["id"]
+    task = api.open_task(word)["id"]
+    done = {"output": {"approve": True}, "reason": secret}
+    Api(served.url, served.house.key("approver", tenant, kind="human")).ok(
+        f"POST /workflow/tasks/{task}/complete", done
+    )
+    api.ended(word)
+    history = api.ok(f"GET /workflow/instances/{word}/history?after=0&limit=200")["items"]
+    items, cursor = [], ""
+    while cursor is not None:
+        answer = auditor(f"GET /workflow/instances/{word}/audit?limit=3{cursor and '&cursor=' + cursor}")
+        assert answer.status_code == 200 and secret not in answer.text
+        items += answer.json()["items"]
+        cursor = answer.json()["next_cursor"]
+    assert [(one["seq"], one["type"], one["hash"]) for one in items] == [
+        (one["seq"], one["type"], one["hash"]) for one in history
+    ]
+    by = {one["type"]: one["actor"] for one in items if one["actor"]}
+    assert by["INSTANCE_STARTED"] == "admin-service" and by["TASK_COMPLETED"] == "approver-human"
+    stopped = api.start("order", {"id": "x"})
+    api.until(stopped, lambda seen: seen["status"] == "waiting")
+    api.ok(f"POST /workflow/instances/{stopped}/cancel", {"reason": secret})
+    api.ended(stopped)
+    answer = auditor(f"GET /workflow/instances/{stopped}/audit")
+    assert "admin-service" in {one["actor"] for one in answer.json()["items"][1:]} and secret not in answer.text
+    served.api("viewer", tenant).refused(403, "forbidden", f"GET /workflow/instances/{word}/audit")
+
+
+def test_a_start_in_the_past_is_one_of_now(served: Served) -> None:
+    api, body = served.api("admin", f"past-{uuid4().hex[:6]}"), {"definition_key": "order", "input": {"id": "x"}}
+    started = api.ok("POST /workflow/instances", {**body, "start_at": "0001-01-01T00:00:00Z"})
+    assert started["run_at"] is None or started["run_at"] >= started["created_at"]
+
+
+@pytest.mark.parametrize("house", ["postgres"], indirect=True)
+def test_a_database_that_lets_nobody_in_is_away_and_the_server_lives(house: House) -> None:
+    url = house.serve()
+    api = Api(url, house.key())
+    name = house.database.rpartition("/")[2].partition("?")[0]
+    with psycopg.connect(house.database.replace(f"/{name}", "/postgres"), autocommit=True) as admin:
+        admin.execute(f"alter database {name} allow_connections false")
+        admin.execute(f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'")
+        try:
+            wait_until(lambda: api("GET /workflow/me").status_code == 503, "503")
+            assert api("GET /livez").status_code == 200, "a probe that shows a key does not restart a healthy server"
+        finally:
+            admin.execute(f"alter database {name} allow_connections true")
+    wait_until(lambda: api("GET /workflow/me").status_code == 200, "back")
 
 
 def test_a_large_body_of_long_names_is_read_in_passing(served: Served) -> None:

@@ -55,6 +55,7 @@ METHODS: dict[str, tuple[str, Made]] = {
     "migrate_instance": ("instances.migrate", lambda c: c.instances.migrate(ID, 2, {"a": "b"}, if_match=3)),
     "instance_history": ("instances.history", lambda c: c.instances.history(ID, types=["ERROR", "X"])),
     "instance_tasks": ("instances.tasks", lambda c: c.instances.tasks(ID, limit=3)),
+    "instance_audit": ("instances.audit", lambda c: c.instances.audit(ID, limit=3)),
     "instance_children": ("instances.children", lambda c: c.instances.children(ID, limit=3)),
     "instance_effects": ("instances.effects", lambda c: c.instances.effects(ID)),
     "why_waiting": ("instances.why", lambda c: c.instances.why(ID)),

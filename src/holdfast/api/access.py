@@ -21,16 +21,18 @@ from holdfast.api.models import (
     RoleOut,
     RotateKey,
     TenantOut,
+    TrailOut,
     micros,
     moment,
     when,
 )
-from holdfast.api.paging import PAGE, Cursor, Limit, PageQuery, paged, read_cursor
+from holdfast.api.paging import PAGE, Cursor, Limit, PageQuery, cursor_of, paged, read_cursor
 from holdfast.api.problems import Fault, Problem
-from holdfast.app import api_keys, audit, principals, tenants
+from holdfast.app import api_keys, audit, instances, principals, tenants
 from holdfast.app.api_keys import KeyView, NewKey
 from holdfast.app.audit import AuditEvent
 from holdfast.app.principals import PrincipalView
+from holdfast.engine import history as h
 from holdfast.engine import ids
 from holdfast.engine.access import ROLES, capabilities_of
 from holdfast.engine.errors import Forbidden
@@ -50,6 +52,10 @@ SAID: dict[str, Any] = {
     "id": "aud_0192f0a1b2c37d4e8f90a1b2c3d4e5f6", "at": "2026-11-16T10:00:00Z", "actor": "root", "principal_id": PRN,
     "action": "key.created", "entity_type": "key", "entity_id": "key_0192f0a1b2c37d4e8f90a1b2c3d4e5f6",
     "summary": {"name": "ann's laptop"}, "request_id": "9f86d081884c7d65",
+}  # fmt: skip
+DECIDED: dict[str, Any] = {
+    "seq": 9, "at": "2026-11-16T10:00:00Z", "type": "TASK_COMPLETED", "name": "approve", "actor": "ann",
+    "hash": "9f86d0…",
 }  # fmt: skip
 
 
@@ -191,6 +197,9 @@ async def read_key(call: Call) -> Reply:
 async def revoke_key(call: Call) -> Reply:
     """End it now. Another server may honour it for a second still."""
     view = await _key(call)
+    if view.principal_id != call.caller.principal_id:
+        owner = await principals.read(call.service, call.tenant_id, view.principal_id)
+        _no_more_than_own(call, owner.kind, list(owner.roles))
     view = await api_keys.revoke(call.service, call.tenant_id, view.id, by=call.by, version=call.expected_version())
     return Reply(200, KeyOut(**_key_fields(view)), str(view.version))
 
@@ -234,7 +243,8 @@ async def change_tenant(call: Call, body: ChangeTenant) -> Reply:
 
 
 async def list_audit(call: Call, query: AuditQuery) -> Reply:
-    """Who changed what, newest first. What happened to instances, tasks and effects stands in their histories."""
+    """Who changed definitions, principals, keys, your tenant, and who was given a task; newest first. What happened to
+    an instance and its tasks is in the audit of that instance."""
     edge = read_cursor(query.cursor, bytes)
     if (query.entity_type is None) != (query.entity_id is None):
         words = "entity_type and entity_id belong together"
@@ -242,14 +252,28 @@ async def list_audit(call: Call, query: AuditQuery) -> Reply:
     entity = None
     if query.entity_type is not None and query.entity_id is not None:
         entity = (query.entity_type, query.entity_id)
-    found = await audit.list_audit(
-        call.service,
-        call.tenant_id,
-        entity=entity,
-        before=audit.NEWEST if edge is None else edge[0],
-        limit=query.limit + 1,
-    )
+    before = audit.NEWEST if edge is None else edge[0]
+    found = await audit.list_audit(call.service, call.tenant_id, entity=entity, before=before, limit=query.limit + 1)
     return paged(found, query.limit, _said, lambda entry: (ids.parse("aud", entry.id),))
+
+
+async def instance_audit(call: Call, query: PageQuery) -> Reply:
+    """Every transition and decision of an instance in order: what, when and by whom, without any payload."""
+    id_ = call.id("ins")
+    edge = read_cursor(query.cursor, range((1 << 53) + 1))
+    born = await instances.read(call.service, call.tenant_id, id_, steps=False)
+    page = await instances.history_page(
+        call.service, call.tenant_id, id_, after=0 if edge is None else edge[0], limit=query.limit
+    )
+    items = [
+        TrailOut(
+            seq=entry.seq, at=when(entry.at), type=entry.type, name=entry.name, hash=entry.hash,
+            actor=born.created_by if entry.type == h.INSTANCE_STARTED else audit.actor_of(entry.payload),
+        )
+        for entry in page.entries
+    ]  # fmt: skip
+    following = cursor_of(page.entries[-1].seq) if page.more else None
+    return Reply(200, Listing[TrailOut](items=items, next_cursor=following))
 
 
 def _said(entry: AuditEvent) -> AuditOut:
@@ -333,3 +357,9 @@ def declare(endpoints: Endpoints) -> None:
         "GET /workflow/audit", capability="audit:read", tag="access", summary="Read the audit", query=AuditQuery,
         answers={200: Answer("A page.", Listing[AuditOut], {"items": [SAID], "next_cursor": None})},
     )(list_audit)  # fmt: skip
+    endpoints.add(
+        "GET /workflow/instances/{id}/audit", capability="audit:read", tag="access",
+        summary="Read the audit of an instance", query=PageQuery,
+        answers={200: Answer("A page.", Listing[TrailOut], {"items": [DECIDED], "next_cursor": None})},
+        problems=("not-found",),
+    )(instance_audit)  # fmt: skip

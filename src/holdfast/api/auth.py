@@ -55,6 +55,14 @@ def _check_origin(request: Request) -> None:
     """A browser sends its cookie along with requests that other sites cause: those change nothing."""
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
-    same = origin is not None and urlsplit(origin).netloc == request.headers.get("host", "")
+    same = origin is not None and site_of(origin) == request.headers.get("host", "")
     if site not in (None, "same-origin", "none") or not (same or site == "same-origin"):
         raise Problem("forbidden", "this request was caused by another site: changes need a request of our own pages")
+
+
+def site_of(origin: str) -> str | None:
+    """The host and port that an Origin names; None if it is none."""
+    try:
+        return urlsplit(origin).netloc or None
+    except ValueError:
+        return None

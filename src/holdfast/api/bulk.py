@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
@@ -14,7 +15,7 @@ from holdfast.api.problems import Fault, Problem
 from holdfast.app import bulk
 from holdfast.app.bulk import Order
 from holdfast.engine import ids
-from holdfast.engine.errors import Forbidden
+from holdfast.engine.errors import Forbidden, InstanceNotFound
 from holdfast.engine.events import OUR_EVENTS
 
 ONE: dict[str, Any] = {
@@ -58,12 +59,19 @@ async def begin_bulk(call: Call, body: Bulk) -> Reply:
         raise Forbidden(f"{call.actor} may not {body.action} one instance, so not many: that takes {needed!r}")
     id_ = call.derived("bulk") or uuid7().bytes
     order = _order(call, body, id_)
+    if call.claim is not None and call.claim.taken_over:  # begun before: perhaps it was recorded, and has done its work
+        with suppress(InstanceNotFound):
+            return _accepted(await bulk.read(call.service, call.tenant_id, id_))
     matched = await bulk.count(call.service, order)
     if body.dry_run:
         return Reply(200, BulkOut(id=None, action=body.action, status="dry_run", matched=matched, done=0, failed=0))
     if body.expected is not None and body.expected != matched:
         raise Problem("precondition-failed", f"{matched:,} match now, not {body.expected:,}: look again, then decide")
     view = await bulk.begin(call.service, msgspec.structs.replace(order, matched=matched), id_)
+    return _accepted(view)
+
+
+def _accepted(view: bulk.BulkView) -> Reply:
     return Reply(202, _out(view), None, {"Location": f"/workflow/bulk/{view.id}"})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Literal
 
@@ -38,7 +38,7 @@ from holdfast.engine.charts.lint import lint as find_smells
 from holdfast.engine.charts.mermaid import mermaid
 from holdfast.engine.charts.simulation import simulate as run_through
 from holdfast.engine.charts.svg import svg
-from holdfast.engine.errors import BadInput, DefinitionNotFound, HoldfastError
+from holdfast.engine.errors import BadInput, DefinitionNotFound, Forbidden, HoldfastError
 
 CHART = {"id": "hello", "initial": "greet", "states": {"greet": {"on": {"done": "over"}}, "over": {"type": "final"}}}
 SHOWN = {
@@ -179,12 +179,17 @@ async def archive_definition(call: Call) -> Reply:
 
 async def lint_definition(call: Call, body: Lint) -> Reply:
     """Check a chart without publishing it: every fault, and what looks wrong though it is allowed."""
+    async with call.doors.thinking:
+        return Reply(200, await asyncio.to_thread(_linted, body.spec))
+
+
+def _linted(spec: Any) -> LintOut:
     try:
-        document = doc.reread(body.spec)
+        document = doc.reread(spec)
         chart = compile_chart(document)
     except BadChart as refused:
-        return Reply(200, LintOut(sound=False, problems=[_problem("error", p) for p in refused.problems]))
-    return Reply(200, LintOut(sound=True, problems=[_problem("warning", p) for p in find_smells(chart, document)]))
+        return LintOut(sound=False, problems=[_problem("error", p) for p in refused.problems])
+    return LintOut(sound=True, problems=[_problem("warning", p) for p in find_smells(chart, document)])
 
 
 def _problem(level: Literal["error", "warning"], problem: doc.Problem) -> ProblemOut:
@@ -199,39 +204,51 @@ async def simulate_definition(call: Call, body: Simulate) -> Reply:
     if sum(one is not None for one in given) != 1:
         words = "expected exactly one of spec, definition_id and definition_key"
         raise Problem("validation-failed", words, errors=[Fault(words, "")])
-    if body.spec is not None:
-        chart = compile_chart(doc.reread(body.spec))
-    else:
+    make: Callable[[], Any] = partial(_compiled, body.spec)
+    if body.spec is None:
         word = body.definition_id or body.definition_key or ""
         if body.version is not None and body.definition_key is not None:
             word += f"@{body.version}"
-        chart = _chart(await find(call, word))
+        make = partial(_chart, await find(call, word))
     async with call.doors.thinking:
-        turns = await asyncio.to_thread(partial(run_through, chart, body.input, body.events))
+        turns = await asyncio.to_thread(lambda: run_through(make(), body.input, body.events))
     return Reply(200, TurnsOut(turns=[msgspec.to_builtins(turn) for turn in turns]))
 
 
+def _compiled(spec: Any) -> Any:
+    return compile_chart(doc.reread(spec))
+
+
 def _chart(found: DefinitionOut) -> Any:
-    if found.spec is None:
-        raise Problem("invalid-transition", f"{found.key!r} is code: only charts can be drawn, compared and tried out")
-    return chart_from(doc.written(found.spec), version=found.version)
+    return chart_from(doc.written(_spec(found)), version=found.version)
 
 
 async def diff_definition(call: Call, query: DiffQuery) -> Reply:
     """What changed from the definition `against` to this one, in words."""
     new, old = await find(call, call.path["id"]), await find(call, query.against)
-    _chart(new), _chart(old)
-    assert new.spec is not None and old.spec is not None
-    text = difference(old.spec, new.spec).text()
+    async with call.doors.thinking:
+        text = await asyncio.to_thread(_difference, old, new)
     return Reply(200, DiffOut(text=text, same=not text))
+
+
+def _difference(old: DefinitionOut, new: DefinitionOut) -> str:
+    return difference(_spec(old), _spec(new)).text()
+
+
+def _spec(found: DefinitionOut) -> Any:
+    if found.spec is None:
+        raise Problem("invalid-transition", f"{found.key!r} is code: only charts can be drawn, compared and tried out")
+    return found.spec
 
 
 async def graph_definition(call: Call, query: GraphQuery) -> Reply:
     """A picture of the chart: SVG, or Mermaid's text. `instance`: mark where this one stands."""
     found = await find(call, call.path["id"])
-    chart = _chart(found)
+    _spec(found)
     active = None
     if query.instance is not None:
+        if not call.caller.may("instances:read"):
+            raise Forbidden(f"{call.actor} may not see where an instance stands: that takes 'instances:read'")
         try:
             id_ = ids.parse("ins", query.instance)
             view = await app_instances.read(call.service, call.tenant_id, id_, steps=False)
@@ -244,7 +261,7 @@ async def graph_definition(call: Call, query: GraphQuery) -> Reply:
         active = msgspec.json.encode(snapshot["value"]) if snapshot else None
     draw, kind = (svg, "image/svg+xml") if query.format == "svg" else (mermaid, "text/plain; charset=utf-8")
     async with call.doors.thinking:
-        text = await asyncio.to_thread(draw, chart, active)
+        text = await asyncio.to_thread(lambda: draw(_chart(found), active))
     # A picture is shown, never run: what a chart's author wrote into it stays text.
     headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
     return Reply(200, text.encode(), None, headers, kind)

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.api import shown
 from holdfast.api.endpoints import Answer, Call, Endpoints, Reply
-from holdfast.api.instances import INS
+from holdfast.api.instances import INS, LISTED_BYTES
 from holdfast.api.models import EffectOut, EffectState, Listing, Resolve
 from holdfast.api.paging import PAGE, Cursor, Limit, paged, read_cursor
 from holdfast.app import effects
@@ -22,7 +22,7 @@ ONE: dict[str, Any] = {
     "worker": "wrk_0192f0a1b2c37d4e8f90a1b2c3d4e5f6", "first_started_at": "2026-11-16T10:00:02Z",
     "started_at": "2026-11-16T10:00:02Z", "not_after": "2026-11-16T10:00:17Z", "opens_at": "2026-11-16T10:00:47Z",
     "settled_at": None, "receipt": None, "error": {"type": "TimeoutError"}, "resolution": None, "resolved_by": None,
-    "reason": None, "observations": [],
+    "reason": None, "observations": [], "left_out": [],
 }  # fmt: skip
 
 
@@ -42,7 +42,7 @@ async def list_effects(call: Call, query: EffectsQuery) -> Reply:
     edge = read_cursor(query.cursor, int, bytes)
     found = await effects.list_effects(
         call.service, call.tenant_id, state=query.state, instance=None, limit=query.limit + 1,
-        before=effects.LAST if edge is None else (edge[0], edge[1]),
+        before=effects.LAST if edge is None else (edge[0], edge[1]), most=LISTED_BYTES,
     )  # fmt: skip
     return paged(found, query.limit, shown.effect, shown.effect_place)
 
@@ -62,13 +62,14 @@ async def resolve_effect(call: Call, body: Resolve) -> Reply:
         if (view.resolution, view.resolved_by, view.reason) == (body.resolution, call.actor, body.reason):
             return Reply(202, shown.effect(view), str(version_of(view)))
     expected = call.expected_version()
-    if expected is not None:
-        view = await effects.read_effect(call.service, call.tenant_id, word)
-        if version_of(view) != expected:
+
+    def check(view: EffectView) -> None:
+        if expected is not None and version_of(view) != expected:
             raise VersionMoved(f"effect {word}", str(expected), str(version_of(view)))
+
     await effects.resolve(
         call.service, call.tenant_id, word, body.resolution, actor=call.actor, reason=body.reason, result=body.result,
-        accept_double=body.accept_double,
+        accept_double=body.accept_double, check=check,
     )  # fmt: skip
     view = await effects.read_effect(call.service, call.tenant_id, word)
     return Reply(202, shown.effect(view), str(version_of(view)))

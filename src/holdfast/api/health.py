@@ -5,13 +5,12 @@ from __future__ import annotations
 import hmac
 import html
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
-from holdfast.api.auth import COOKIE
+from holdfast.api.auth import COOKIE, site_of
 from holdfast.api.endpoints import PUBLIC, Answer, Call, Endpoints, Reply
-from holdfast.api.pages import docs_page, login_page
+from holdfast.api.pages import login_page
 from holdfast.api.problems import Problem
 from holdfast.app import api_keys
 
@@ -56,12 +55,12 @@ async def metrics(call: Call) -> Reply:
 
 async def openapi(call: Call) -> Reply:
     """This description."""
-    return Reply(200, call.doors.openapi)
+    return Reply(200, call.doors.described)
 
 
 async def docs(call: Call) -> Reply:
     """This description, to read."""
-    return Reply(200, docs_page(call.doors.endpoints).encode(), None, PAGE_HEADERS, HTML)
+    return Reply(200, call.doors.page, None, PAGE_HEADERS, HTML)
 
 
 async def login(call: Call, query: LoginQuery) -> Reply:
@@ -69,11 +68,15 @@ async def login(call: Call, query: LoginQuery) -> Reply:
     return Reply(200, login_page(html.escape(query.key)).encode(), None, PAGE_HEADERS, HTML)
 
 
+def _check_sent_here(call: Call) -> None:
+    origin = call.headers.get("origin")
+    if origin is not None and site_of(origin) != call.headers.get("host", ""):
+        raise Problem("forbidden", "this form was sent by another site")
+
+
 async def log_in(call: Call) -> Reply:
     """Exchange a login link, once, for a session in this browser."""
-    origin = call.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != call.headers.get("host", ""):
-        raise Problem("forbidden", "this form was sent by another site")
+    _check_sent_here(call)
     word = call.form.get("key", "")
     for service in call.doors.services():
         session = await api_keys.open_session(service, word)
@@ -86,9 +89,7 @@ async def log_in(call: Call) -> Reply:
 
 async def log_out(call: Call) -> Reply:
     """End this browser's session, here and everywhere."""
-    origin = call.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != call.headers.get("host", ""):
-        raise Problem("forbidden", "this form was sent by another site")
+    _check_sent_here(call)
     caller = call.caller
     if caller.key_id is not None:
         view = await api_keys.read(call.service, caller.tenant_id, caller.key_id)

@@ -101,16 +101,20 @@ async def read_instance(call: Call) -> Reply:
     id_ = call.id("ins")
     view = await instances.read(call.service, call.tenant_id, id_, steps=False)
     snapshot = await instances.snapshot(call.service, call.tenant_id, id_) if view.kind == "chart" else None
-    its_tasks = await tasks.list_tasks(
-        call.service, call.tenant_id, status=None, instance=view.id, limit=TASKS_SHOWN, most=LISTED_BYTES
-    )
+    its_tasks, left_out = [], [*view.left_out, "tasks"]
+    if call.caller.may("tasks:read"):
+        its_tasks = await tasks.list_tasks(
+            call.service, call.tenant_id, status=None, instance=view.id, limit=TASKS_SHOWN, most=LISTED_BYTES
+        )
+        left_out = view.left_out
     results = {} if view.kind == "chart" else await instances.step_results(
         call.service, call.tenant_id, id_, HISTORY_SHOWN
     )  # fmt: skip
     past = await instances.history_page(call.service, call.tenant_id, id_, limit=HISTORY_SHOWN)
     detail = InstanceDetail(
-        **shown.instance_fields(view), version=view.moved, context=None if snapshot is None else snapshot["context"],
-        steps=results, tasks=[shown.task(task) for task in its_tasks],
+        **{**shown.instance_fields(view), "left_out": left_out}, version=view.moved,
+        context=None if snapshot is None else snapshot["context"], steps=results,
+        tasks=[shown.task(task) for task in its_tasks],
         history=[shown.history(entry) for entry in past.entries],
         history_before=past.entries[0].seq if past.more else None,
     )  # fmt: skip
@@ -166,8 +170,9 @@ async def instance_effects(call: Call, query: PageQuery) -> Reply:
     await instances.exists(call.service, call.tenant_id, id_)
     edge = read_cursor(query.cursor, int, bytes)
     found = await effects.effects_of(
-        call.service, call.tenant_id, id_, after=(0, b"") if edge is None else (edge[0], edge[1]), limit=query.limit + 1
-    )
+        call.service, call.tenant_id, id_, after=(0, b"") if edge is None else (edge[0], edge[1]),
+        limit=query.limit + 1, most=LISTED_BYTES,
+    )  # fmt: skip
     return paged(found, query.limit, shown.effect, shown.effect_place)
 
 

@@ -34,11 +34,11 @@ Moment = Annotated[datetime, Meta(tz=True)]
 
 
 def moment(micros: int | None) -> datetime | None:
-    return None if micros is None else EPOCH + timedelta(microseconds=micros)
+    return None if micros is None else when(micros)
 
 
 def when(micros: int) -> datetime:
-    return EPOCH + timedelta(microseconds=micros)
+    return EPOCH + timedelta(microseconds=min(micros, LAST))
 
 
 def micros(at: datetime) -> int:
@@ -400,6 +400,8 @@ class EffectOut(Said, frozen=True, kw_only=True):
     resolved_by: str | None
     reason: str | None
     observations: list[ObservationOut] = []
+    left_out: list[str] = []
+    """In lists: values of more than 16 KiB, which are null there."""
 
 
 # -- workers
@@ -433,6 +435,8 @@ class DeadLetterOut(Said, frozen=True, kw_only=True):
     payload: Any
     created_at: Moment
     resolution: str | None
+    left_out: list[str] = []
+    """A payload of more than 16 KiB, which is null here."""
 
 
 # -- bulk
@@ -582,6 +586,17 @@ class NewKeyOut(KeyOut, frozen=True, kw_only=True):
 class RoleOut(Said, frozen=True, kw_only=True):
     role: Role
     capabilities: list[str]
+
+
+class TrailOut(Said, frozen=True, kw_only=True):
+    """What happened to an instance, and who decided so, without what was said or sent. `hash` seals the whole entry."""
+
+    seq: int
+    at: Moment
+    type: str
+    name: str
+    actor: str | None
+    hash: str
 
 
 class AuditOut(Said, frozen=True, kw_only=True):

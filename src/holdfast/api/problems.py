@@ -71,6 +71,7 @@ SLUGS = {
     "definition_not_active": "definition-not-active",
     "definition_archived": "invalid-transition",
     "bad_simulation": "validation-failed",
+    "drawing_too_large": "validation-failed",
     "invalid_transition": "invalid-transition",
     "instance_moved": "instance-moved",
     "event_in_line": "event-in-line",

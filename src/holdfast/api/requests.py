@@ -21,7 +21,7 @@ import rfc8785
 import structlog
 from litestar.types import Receive, Scope, Send
 
-from holdfast.api.auth import authenticate
+from holdfast.api.auth import SAFE, authenticate
 from holdfast.api.endpoints import ANYONE, PUBLIC, Call, Endpoint, Reply
 from holdfast.api.problems import MEDIA_TYPE, Fault, Problem, misfit, not_strict, problem_of, storable_words
 from holdfast.api.wire import Request, send_events, send_whole
@@ -42,6 +42,7 @@ WAIT = re.compile(r"\s*wait\s*=\s*(\d{1,4})\s*\Z", re.I)
 WAIT_MAX = 60
 LARGE_BYTES = 64 * 1024
 FORM_BYTES = 8 * 1024
+FORM_SECONDS = 5.0
 WATCH_SECONDS = 2.0
 ENTITY_MAX = 300
 LOGGED = {"ins": "instance_id", "tsk": "task_id"}
@@ -71,10 +72,9 @@ def trail_of(headers: Mapping[str, str]) -> Trail:
     return Trail(request_id, trace_id, traceparent, parent is not None)
 
 
-async def handle(doors: Doors, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
+async def handle(doors: Doors, endpoint: Endpoint, request: Request) -> tuple[Reply, Trail]:
     """One request, from the first byte to the answer; whatever happens, there is one."""
     began = time.perf_counter()
-    request = Request(scope, receive)
     trail = trail_of(request.headers)
     span = None
     if doors.tracing is not None:
@@ -83,7 +83,9 @@ async def handle(doors: Doors, endpoint: Endpoint, scope: Scope, receive: Receiv
             trail = Trail(trail.request_id, span.traceparent[3:35], span.traceparent)
     caller = NOBODY
     try:
-        caller = await authenticate(doors, request, required=endpoint.capability != PUBLIC)
+        # Who reads what is public is nobody's business.
+        if endpoint.capability != PUBLIC or endpoint.method not in SAFE:
+            caller = await authenticate(doors, request, required=endpoint.capability != PUBLIC)
         reply = await _answer(doors, endpoint, request, caller, trail)
     except Problem as problem:
         reply = refused(problem, request.path, trail)
@@ -101,11 +103,7 @@ async def handle(doors: Doors, endpoint: Endpoint, scope: Scope, receive: Receiv
         tenant_id=caller.tenant_id or None, principal=caller.name or None, **_whose(endpoint, request),
         request_id=trail.request_id, trace_id=trail.trace_id,
     )  # fmt: skip
-    if reply.events is None:
-        await send_reply(send, reply, trail)
-    else:
-        headers = {**headers_for(reply, trail), "X-Accel-Buffering": "no"}
-        await send_events(scope, receive, send, headers, reply.media_type, reply.events)
+    return reply, trail
 
 
 def _whose(endpoint: Endpoint, request: Request) -> dict[str, str]:
@@ -128,6 +126,12 @@ def _problem(doors: Doors, error: Exception, endpoint: Endpoint, trail: Trail) -
 def refused(problem: Problem, path: str, trail: Trail) -> Reply:
     body = problem.body(storable_words(path), trail.trace_id)
     return Reply(problem.status, body, None, problem.headers, MEDIA_TYPE)
+
+
+async def send_stream(scope: Scope, receive: Receive, send: Send, reply: Reply, trail: Trail) -> None:
+    assert reply.events is not None
+    headers = {**headers_for(reply, trail), "X-Accel-Buffering": "no"}
+    await send_events(scope, receive, send, headers, reply.media_type, reply.events)
 
 
 async def send_reply(send: Send, reply: Reply, trail: Trail) -> None:
@@ -166,7 +170,7 @@ async def _answer(doors: Doors, endpoint: Endpoint, request: Request, caller: Ca
             value = _read(endpoint, request.headers, raw)
         arguments.append(_fits(value, endpoint.body))
     if endpoint.form:
-        call.form = dict(_query(await request.body(FORM_BYTES)))
+        call.form = dict(_query(await request.body(FORM_BYTES, FORM_SECONDS)))
     query = _query(request.query_string)
     if endpoint.query is not None or query:
         arguments += _query_model(endpoint, query)

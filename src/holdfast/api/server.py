@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 import uvicorn
-from litestar import Litestar, Request, Response
+from litestar import Litestar, Response
+from litestar import Request as LitestarRequest
 from litestar.exceptions import HTTPException, MethodNotAllowedException
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp, Receive, Scope, Send
@@ -33,10 +34,11 @@ from holdfast.api import (
 from holdfast.api.endpoints import Endpoint, Endpoints, Reply, check
 from holdfast.api.oidc import Oidc
 from holdfast.api.openapi import document
+from holdfast.api.pages import docs_page
 from holdfast.api.problems import Problem
-from holdfast.api.requests import Trail, handle, headers_for, refused, send_reply, trail_of
+from holdfast.api.requests import Trail, handle, headers_for, refused, send_reply, send_stream, trail_of
 from holdfast.api.settings import ServerSettings, is_loopback
-from holdfast.api.wire import NO_CONTENT, headers_of
+from holdfast.api.wire import NO_CONTENT, Request, connection_class, headers_of
 from holdfast.app import idempotency
 from holdfast.app.service import Service
 from holdfast.engine.access import Caller
@@ -93,7 +95,8 @@ class Doors:
         self.thinking = asyncio.Semaphore(2)  # charts that are drawn or tried out: pure work, off the loop
         self.oidc = Oidc(settings) if settings.oidc_issuer else None
         self.endpoints = table()
-        self.openapi = document(self.endpoints, settings.public_url)
+        self.described = msgspec.json.encode(document(self.endpoints, settings.public_url))  # both are asked for often
+        self.page = docs_page(self.endpoints).encode()
         self._routed = dict(routed or {})  # tenant → service
 
     def service_for(self, tenant_id: str) -> Service:
@@ -201,13 +204,13 @@ def _route(endpoint: Endpoint) -> HTTPRouteHandler:
     return HTTPRouteHandler(path, http_method=method, include_in_schema=False, name=endpoint.operation, opt=opt)(found)
 
 
-def _refuser(doors: Doors) -> Callable[[Request[Any, Any, Any], Exception], Response[Any]]:
+def _refuser(doors: Doors) -> Callable[[LitestarRequest[Any, Any, Any], Exception], Response[Any]]:
     """What Litestar refuses before a route is found, in our words."""
 
-    def refuse(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+    def refuse(request: LitestarRequest[Any, Any, Any], error: Exception) -> Response[Any]:
         trail = trail_of(request.headers)
         problem = _outside_of_routes(request.method, error, trail)
-        reply = refused(problem, request.url.path, trail)
+        reply = refused(problem, request.scope["path"], trail)
         doors.observe(NO_ROUTE, request.method, reply.status, 0.0)
         log.info(
             "request", method=request.method, route=NO_ROUTE, status=reply.status, request_id=trail.request_id,
@@ -233,29 +236,56 @@ def _outside_of_routes(method: str, error: Exception, trail: Trail) -> Problem:
     return Problem("internal-error", f"this is our fault; the log has more under {trail.trace_id}")
 
 
+class Room:
+    """So many at once, and no more."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.inside = 0
+
+    def __enter__(self) -> None:
+        self.inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.inside -= 1
+
+    @property
+    def full(self) -> bool:
+        return self.inside >= self.most
+
+
 def _gate(doors: Doors) -> Callable[[ASGIApp], ASGIApp]:
-    """Lets in as many requests at once as can be served; the rest is told at once, and costs nothing but that."""
-    inside = 0
+    """Lets in as many requests at once as can be served; the rest is told at once, and costs nothing but that. A place
+    is held while a request is carried out, not while its answer is fetched. Forms, which are read before anybody has
+    said who they are, have room of their own."""
+    room = Room(doors.settings.max_in_flight)
+    forms = Room(max(1, doors.settings.max_in_flight // 8))
     always = ("/livez", "/readyz", "/metrics")
 
     def around(app: ASGIApp) -> ASGIApp:
         async def gate(scope: Scope, receive: Receive, send: Send) -> None:
-            nonlocal inside
             endpoint: Endpoint | None = scope["route_handler"].opt.get(ENDPOINT)
             if endpoint is None:
                 await _offer(doors, scope, send)
                 return
+            request = Request(scope, receive)
             if endpoint.path in always or endpoint.stream:  # streams are counted by themselves
-                await handle(doors, endpoint, scope, receive, send)
-                return
-            if inside >= doors.settings.max_in_flight:
-                await _turn_away(doors, endpoint, scope, send)
-                return
-            inside += 1
-            try:
-                await handle(doors, endpoint, scope, receive, send)
-            finally:
-                inside -= 1
+                reply, trail = await handle(doors, endpoint, request)
+            else:
+                here = forms if endpoint.form else room
+                if here.full:
+                    await _turn_away(doors, endpoint, request, send)
+                    return
+                try:
+                    with here:
+                        reply, trail = await handle(doors, endpoint, request)
+                except asyncio.CancelledError:  # the server's grace is over
+                    await _break_off(request, send)
+                    raise
+            if reply.events is None:
+                await send_reply(send, reply, trail)
+            else:
+                await send_stream(scope, receive, send, reply, trail)
 
         return gate
 
@@ -269,15 +299,21 @@ async def _offer(doors: Doors, scope: Any, send: Send) -> None:
     await send_reply(send, reply, trail_of(headers_of(scope)))
 
 
-async def _turn_away(doors: Doors, endpoint: Endpoint, scope: Scope, send: Send) -> None:
-    trail = trail_of(headers_of(scope))
+async def _break_off(request: Request, send: Send) -> None:
+    trail = trail_of(request.headers)
+    problem = Problem("unavailable", "the server stops: nothing is known to have changed; try again")
+    await send_reply(send, refused(problem, request.path, trail), trail)
+
+
+async def _turn_away(doors: Doors, endpoint: Endpoint, request: Request, send: Send) -> None:
+    trail = trail_of(request.headers)
     problem = Problem("overloaded", "more requests are under way than this server can carry out at once: try again")
     doors.observe("(gate)", endpoint.method, problem.status, 0.0)
     log.info(
         "request", method=endpoint.method, route=endpoint.path, status=problem.status, request_id=trail.request_id,
         trace_id=trail.trace_id,
     )  # fmt: skip
-    await send_reply(send, refused(problem, scope["path"], trail), trail)
+    await send_reply(send, refused(problem, request.path, trail), trail)
 
 
 # -- listening
@@ -307,7 +343,8 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 make_app(doors), host=doors.settings.host, port=doors.settings.port, log_config=None, access_log=False,
                 server_header=False, date_header=True, timeout_graceful_shutdown=max(1, round(grace)), lifespan="on",
-                http="httptools", ws="none", proxy_headers=False, timeout_keep_alive=30, backlog=1024,
+                http=connection_class(doors.settings.max_connections), ws="none", proxy_headers=False,
+                timeout_keep_alive=30, backlog=1024,
             )
         )  # fmt: skip
 

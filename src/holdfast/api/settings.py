@@ -18,6 +18,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int = 1 << 20
     max_in_flight: int = 256
     max_streams: int = 200
+    max_connections: int = 2000
     oidc_issuer: str | None = None
     oidc_audience: str | None = None
     oidc_jwks_url: str | None = None

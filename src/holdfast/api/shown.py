@@ -69,6 +69,7 @@ def effect(view: EffectView) -> EffectOut:
             )
             for o in view.observations
         ],
+        left_out=view.left_out,
     )  # fmt: skip
 
 

@@ -72,10 +72,19 @@ async def start_instance(call: Call, body: Start) -> Reply:
         location["Preference-Applied"] = f"wait={call.wait_seconds:g}"
         if not await _ended(call, id_, call.wait_seconds) and is_new:
             status = 202
-        return Reply(status, *await as_it_stands(call, id_), location)
+        return Reply(status, *await _seen(call, id_, is_new), location)
     if is_new and body.start_at is None:
         return Reply(status, shown.instance(_as_born(born)), "0", location)
-    return Reply(202 if is_new else status, *await as_it_stands(call, id_), location)
+    return Reply(202 if is_new else status, *await _seen(call, id_, is_new), location)
+
+
+async def _seen(call: Call, id_: bytes, is_new: bool) -> tuple[InstanceOut, str]:
+    """One's own is shown as it stands. What came of another's is for those who may read it."""
+    out, etag = await as_it_stands(call, id_)
+    if not is_new and not call.caller.may("instances:read"):
+        hidden = dict.fromkeys(("result", "last_error", "compensation", "created_by", "current_state", "waiting_on"))
+        out = msgspec.structs.replace(out, **hidden, left_out=[*out.left_out, *hidden])
+    return out, etag
 
 
 def _as_born(born: NewInstance) -> InstanceView:

@@ -14,10 +14,12 @@ from typing import Any
 from litestar import Request as LitestarRequest
 from litestar.response.streaming import ASGIStreamingResponse
 from litestar.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from holdfast.api.problems import Problem
 
 BODY_SECONDS = float(os.environ.get("HOLDFAST_TEST_BODY_SECONDS", "30"))
+STUCK_SECONDS = float(os.environ.get("HOLDFAST_TEST_STUCK_SECONDS", "30"))
 NO_CONTENT = 204
 
 
@@ -39,16 +41,16 @@ class Request:
     def cookies(self) -> dict[str, str]:
         return LitestarRequest[Any, Any, Any](self._scope).cookies
 
-    async def body(self, limit: int) -> bytes:
+    async def body(self, limit: int, seconds: float = BODY_SECONDS) -> bytes:
         """Whole and in time: who sends it drop by drop must not hold a place for ever."""
         said = self.headers.get("content-length", "")
         if said.isdigit() and int(said) > limit:
             raise Problem("payload-too-large", f"the body has {int(said):,} bytes, the limit is {limit:,}")
         try:
-            async with asyncio.timeout(BODY_SECONDS):
+            async with asyncio.timeout(seconds):
                 return await self._read(limit)
         except TimeoutError:
-            words = f"the body did not arrive in {BODY_SECONDS:g} seconds"
+            words = f"the body did not arrive in {seconds:g} seconds"
             raise Problem("malformed-request", words, headers={"Connection": "close"}) from None
 
     async def _read(self, limit: int) -> bytes:
@@ -85,3 +87,49 @@ async def send_events(
 ) -> None:
     """Until they end, or whoever reads them has gone."""
     await ASGIStreamingResponse(iterator=events, headers=headers, media_type=media_type)(scope, receive, send)
+
+
+def connection_class(most: int) -> type[HttpToolsProtocol]:
+    """uvicorn's, with three limits: so many at once; whoever does not come to the end of a request's head, or takes
+    nothing of an answer, for a while is cut off."""
+
+    class Connection(HttpToolsProtocol):
+        waiting: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > most:
+                transport.abort()
+            self._begin_to_wait()
+
+        def on_message_begin(self) -> None:
+            super().on_message_begin()
+            self._begin_to_wait()
+
+        def on_headers_complete(self) -> None:
+            self._have_waited()
+            super().on_headers_complete()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._begin_to_wait()
+
+        def resume_writing(self) -> None:
+            self._have_waited()
+            super().resume_writing()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._have_waited()
+            super().connection_lost(exc)
+
+        def _begin_to_wait(self) -> None:
+            self._have_waited()
+            # Not `close`, which would wait until everything was taken.
+            self.waiting = self.loop.call_later(STUCK_SECONDS, self.transport.abort)
+
+        def _have_waited(self) -> None:
+            if self.waiting is not None:
+                self.waiting.cancel()
+                self.waiting = None
+
+    return Connection

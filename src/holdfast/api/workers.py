@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from holdfast.api.endpoints import Answer, Call, Endpoints, Reply
-from holdfast.api.instances import INS
+from holdfast.api.instances import INS, LISTED_BYTES
 from holdfast.api.models import DeadLetterOut, Listing, QueueOut, WorkerOut, when
 from holdfast.api.paging import PageQuery, paged, read_cursor
 from holdfast.app import dead_letters, workers
@@ -23,6 +23,7 @@ ONE: dict[str, Any] = {
 LETTER: dict[str, Any] = {
     "id": "dlt_0192f0a1b2c37d4e8f90a1b2c3d4e5f6", "source": "instance", "instance_id": INS, "definition_key": "refund",
     "reason": "its worker died five times", "payload": {}, "created_at": "2026-11-16T10:00:00Z", "resolution": None,
+    "left_out": [],
 }  # fmt: skip
 
 
@@ -57,8 +58,9 @@ async def list_dead_letters(call: Call, query: PageQuery) -> Reply:
     """Work out of attempts, newest first."""
     edge = read_cursor(query.cursor, int, bytes)
     found = await dead_letters.page(
-        call.service, call.tenant_id, before=None if edge is None else (edge[0], edge[1]), limit=query.limit + 1
-    )
+        call.service, call.tenant_id, before=None if edge is None else (edge[0], edge[1]), limit=query.limit + 1,
+        most=LISTED_BYTES,
+    )  # fmt: skip
     return paged(found, query.limit, _letter, lambda view: (view.created_at, ids.parse("dlt", view.id)))
 
 
@@ -66,6 +68,7 @@ def _letter(view: DeadLetterView) -> DeadLetterOut:
     return DeadLetterOut(
         id=view.id, source=view.source, instance_id=view.instance_id, definition_key=view.workflow,
         reason=view.reason, payload=view.payload, created_at=when(view.created_at), resolution=view.resolution,
+        left_out=view.left_out,
     )  # fmt: skip
 
 

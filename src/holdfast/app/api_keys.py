@@ -31,6 +31,7 @@ OVERLAP_MAX = timedelta(days=90)
 PAGE_MAX = 1000
 TRIES = 5
 FIRST = b""
+LAST = 253_402_300_799_999_999  # the end of the year 9999, in microseconds
 
 
 class KeyView(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,7 +160,7 @@ async def rotate(
         if over or there.kind not in ("live", "test"):
             raise KeyNotFound(key)
         # One that was to end some day does not go on for ever because it was replaced.
-        until = None if there.expires_at is None else now + there.expires_at - there.created_at
+        until = None if there.expires_at is None else min(now + there.expires_at - there.created_at, LAST)
         made, new_id, statements = await _new(
             service, tenant_id, there.principal_id, there.name, there.kind, there.scopes, until, by, id_
         )

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from holdfast.app.service import Service
 
 PAGE_MAX = 1000
+# Where an entry of a history names who it is from; a cancellation names them in its error.
+ACTORS = ("actor", "sent_by", "resolved_by", "by", "completed_by")
 NEWEST = b"\xff" * 16
 
 
@@ -73,3 +75,15 @@ async def list_audit(
         )
         for row in rows
     ]  # fmt: skip
+
+
+def actor_of(payload: Any) -> str | None:
+    """Who decided what this entry of a history records; None: nobody did, it followed."""
+    if not isinstance(payload, dict):
+        return None
+    for part in (payload, payload.get("error"), payload.get("said")):
+        if isinstance(part, dict):
+            for name in ACTORS:
+                if isinstance(part.get(name), str):
+                    return str(part[name])
+    return None

@@ -12,8 +12,10 @@ from uuid_utils import uuid7
 from holdfast.app import instances
 from holdfast.app.registry import Definition, no_function
 from holdfast.engine import codec, ids
+from holdfast.engine import history as h
 from holdfast.engine.errors import BadInput, ForkRefused, InstanceEnded, InstanceNotFound
-from holdfast.engine.forks import fork_point, rows_of
+from holdfast.engine.forks import ENDS, Row, fork_point
+from holdfast.engine.journal import ENDINGS
 from holdfast.engine.retry import storable
 from holdfast.engine.turns import NewEvent, NewInstance, Outcome, Turn
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from holdfast.app.service import Service
 
 ENTRIES_MAX = 50_000
+BYTES_MAX = 128 << 20  # of its payloads: a fork takes them over in one turn
+LOOKED_INTO = (*ENDINGS, *ENDS, h.EFFECT_FAILED)  # why it ended, and which effects a person gave up finding out about
 WORDS_MAX = {"reason": 2000, "actor": 200}
 
 
@@ -92,11 +96,15 @@ async def _fork(
     if status not in instances.ENDED:
         raise ForkRefused(word, f"it is {status}: wait for its end, or cancel it; a retry cuts its waits short")
     past = await service.store.fetch(
-        "read_history", tenant_id=tenant_id, instance_id=id_, after=0, limit=ENTRIES_MAX + 1
-    )
+        "history_in_short", tenant_id=tenant_id, instance_id=id_, limit=ENTRIES_MAX + 1,
+        types=f" {' '.join(LOOKED_INTO)} ", instead=b"{}",
+    )  # fmt: skip
     if len(past) > ENTRIES_MAX:
         raise ForkRefused(word, f"its history has more than {ENTRIES_MAX:,} entries: start a new one")
-    point = fork_point(rows_of(past), step)
+    if sum(bytes_ or 0 for _, _, _, _, _, bytes_, _ in past) > BYTES_MAX:
+        raise ForkRefused(word, f"its history has more than {BYTES_MAX >> 20:,} MiB: start a new one")
+    looked = [Row(seq, type_, name, None if raw is None else bytes(raw)) for seq, type_, name, _, _, _, raw in past]
+    point = fork_point(looked, step)
     if isinstance(point, str):
         raise ForkRefused(word, point)
     if point.again and not actor.strip():

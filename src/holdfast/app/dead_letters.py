@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.app.instances import ANY_SIZE
 from holdfast.engine import codec, ids
 
 if TYPE_CHECKING:
@@ -26,29 +28,32 @@ class DeadLetterView(msgspec.Struct, frozen=True, kw_only=True):
     payload: Any
     created_at: int
     resolution: str | None
+    left_out: list[str] = []
+
+
+def _view(tenant_id: str, row: Sequence[Any]) -> DeadLetterView:
+    id_, source, instance, key, reason, payload, created_at, resolution, *left_out = row
+    return DeadLetterView(
+        id=ids.shown("dlt", id_), tenant_id=tenant_id, source=source, workflow=key, reason=reason,
+        instance_id=None if instance is None else ids.instance_word(instance),
+        payload=None if payload is None else codec.decode(payload), created_at=created_at, resolution=resolution,
+        left_out=left_out[0].split() if left_out else [],
+    )  # fmt: skip
 
 
 async def list_dead_letters(service: Service, tenant_id: str, limit: int) -> list[DeadLetterView]:
-    return await page(service, tenant_id, before=None, limit=limit)
+    """The newest, whole."""
+    at, id_ = LAST
+    rows = await service.store.fetch("list_dead_letters", tenant_id=tenant_id, before_at=at, before=id_, limit=limit)
+    return [_view(tenant_id, row) for row in rows]
 
 
 async def page(
-    service: Service, tenant_id: str, *, before: tuple[int, bytes] | None, limit: int
+    service: Service, tenant_id: str, *, before: tuple[int, bytes] | None, limit: int, most: int = ANY_SIZE
 ) -> list[DeadLetterView]:
-    """Newest first, from before this moment and id."""
+    """Newest first, from before this moment and id. `most`: payloads of more bytes are left out."""
     at, id_ = before or LAST
-    rows = await service.store.fetch("list_dead_letters", tenant_id=tenant_id, before_at=at, before=id_, limit=limit)
-    return [
-        DeadLetterView(
-            id=ids.shown("dlt", id_),
-            tenant_id=tenant_id,
-            source=source,
-            workflow=key,
-            reason=reason,
-            instance_id=None if instance is None else ids.instance_word(instance),
-            payload=codec.decode(payload),
-            created_at=created_at,
-            resolution=resolution,
-        )
-        for id_, source, instance, key, reason, payload, created_at, resolution in rows
-    ]
+    rows = await service.store.fetch(
+        "page_of_dead_letters", tenant_id=tenant_id, before_at=at, before=id_, limit=limit, most=most
+    )
+    return [_view(tenant_id, row) for row in rows]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,7 @@ from holdfast.engine.errors import (
     DefinitionNotFound,
     HoldfastError,
     InstanceNotFound,
+    StoreUnavailable,
     VersionMoved,
     WorkflowNotRegistered,
 )
@@ -172,8 +175,7 @@ async def publish(
     newest: int | None = None,
 ) -> Published:  # fmt: skip
     """A new version, or the one that already has this very content. `newest`: only if that is the newest so far."""
-    document = doc.reread(spec)
-    chart = compile_chart(document)
+    document, chart = await asyncio.to_thread(_compiled, spec)  # thousands of expressions take seconds
     key = check_key(chart.id if key is None else key)
     if not isinstance(actor, str) or not actor or storable(actor) != actor:
         raise BadInput(f"actor is {actor!r}: expected the name of whoever publishes this")
@@ -181,13 +183,13 @@ async def publish(
         raise BadInput(f"{key!r} is the name of a code workflow in this process: give the chart another key")
     text = doc.written(document)
     handlers = sorted(chart.handlers() | {CHILD + child for _, child in chart.workflows})
-    for _ in range(PUBLISH_TRIES):
+    for attempt in range(PUBLISH_TRIES):
+        rows = await service.store.fetch("find_definition_content", tenant_id=tenant_id, key=key, hash=chart.hash)
+        if rows:  # whatever is the newest: nothing is changed, or it was changed by whoever asks again
+            return Published(await read(service, tenant_id, key, rows[0][0]), False)
         [(found,)] = await service.store.fetch("newest_version", tenant_id=tenant_id, key=key)
         if newest is not None and newest != found:
             raise VersionMoved(f"{key!r}", str(newest), str(found))
-        rows = await service.store.fetch("find_definition_content", tenant_id=tenant_id, key=key, hash=chart.hash)
-        if rows:
-            return Published(await read(service, tenant_id, key, rows[0][0]), False)
         version, now = found + 1, service.store.now()
         id_ = ids.derived("definition", tenant_id, key, str(version))
         values = {
@@ -202,7 +204,13 @@ async def publish(
             service.charts.changed(tenant_id, view)
             return Published(view, True)
         # Somebody else published a version of this key at the same moment: look again.
-    raise HoldfastError(f"{key!r} could not be published: others publish versions of it all the time; try again")
+        await asyncio.sleep(random.random() * 0.01 * attempt)
+    raise StoreUnavailable(f"{key!r} could not be published: others publish versions of it all the time; try again")
+
+
+def _compiled(spec: Any) -> tuple[dict[str, Any], Chart]:
+    document = doc.reread(spec)
+    return document, compile_chart(document)
 
 
 def check_key(key: Any) -> str:

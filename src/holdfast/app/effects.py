@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.app import instances
+from holdfast.app.instances import ANY_SIZE
 from holdfast.engine import codec, ids
 from holdfast.engine.effects import may_choose
 from holdfast.engine.errors import BadInput, EffectNotFound, EffectNotOpen
@@ -59,34 +60,40 @@ class EffectView(msgspec.Struct, frozen=True, kw_only=True):
     resolved_by: str | None
     reason: str | None
     observations: list[Observation] = []
+    left_out: list[str] = []
 
 
 def _view(tenant_id: str, row: Sequence[Any], seen: list[Observation]) -> EffectView:
     (id_, instance, step, mode, state, attempt, key, request, fence, worker, first, started, not_after, opens, settled,
-     receipt, error, resolution, by, reason) = row  # fmt: skip
+     receipt, error, resolution, by, reason, *left_out) = row  # fmt: skip
     return EffectView(
         id=ids.effect_word(id_), tenant_id=tenant_id, instance_id=ids.instance_word(instance), step=step, mode=mode,
-        state=state, attempt=attempt, idempotency_key=key, request=codec.decode(request), fence=fence,
-        worker=ids.worker_word(worker), first_started_at=first, started_at=started, not_after=not_after,
-        opens_at=opens, settled_at=settled, receipt=None if receipt is None else codec.decode(receipt),
+        state=state, attempt=attempt, idempotency_key=key,
+        request=None if request is None else codec.decode(request), fence=fence, worker=ids.worker_word(worker),
+        first_started_at=first, started_at=started, not_after=not_after, opens_at=opens, settled_at=settled,
+        receipt=None if receipt is None else codec.decode(receipt),
         error=None if error is None else codec.decode(error), resolution=resolution, resolved_by=by, reason=reason,
-        observations=seen,
+        observations=seen, left_out=left_out[0].split() if left_out else [],
     )  # fmt: skip
 
 
 async def list_effects(
     service: Service, tenant_id: str, *, state: str | None, instance: str | None, limit: int,
-    before: tuple[int, bytes] | None = None,
+    before: tuple[int, bytes] | None = None, most: int = ANY_SIZE,
 ) -> list[EffectView]:  # fmt: skip
-    """Those whose outcome nobody knows: the oldest first, unless a page `before` is asked for. Others: newest first."""
+    """Those whose outcome nobody knows: the oldest first, unless a page `before` is asked for. Others: newest first.
+
+    `most`: values of more bytes are left out."""
     if state is not None and state not in STATES:
         raise BadInput(f"state is {state!r}: expected one of {', '.join(STATES)}")
     if instance is not None:
         raw = ids.parse("ins", instance)
-        rows = await service.store.fetch("effects_of_instance", tenant_id=tenant_id, instance_id=raw, limit=PAGE_MAX)
+        rows = await service.store.fetch(
+            "effects_of_instance", tenant_id=tenant_id, instance_id=raw, limit=PAGE_MAX, most=most
+        )
         rows = [row for row in rows if state in (None, row[4])][:limit]
     elif state == "outcome_unknown" and before is None:
-        rows = await service.store.fetch("unknown_effects", tenant_id=tenant_id, limit=limit)
+        rows = await service.store.fetch("unknown_effects", tenant_id=tenant_id, limit=limit, most=most)
     else:
         at, edge = before or LAST
         rows = await service.store.fetch(
@@ -96,14 +103,15 @@ async def list_effects(
             before_at=at,
             before=edge,
             limit=limit,
+            most=most,
         )
     return [_view(tenant_id, row, []) for row in rows]
 
 
 async def effects_of(
-    service: Service, tenant_id: str, id_: bytes, *, after: tuple[int, bytes], limit: int
+    service: Service, tenant_id: str, id_: bytes, *, after: tuple[int, bytes], limit: int, most: int = ANY_SIZE
 ) -> list[EffectView]:
-    """A page of an instance's effects, in the order they were started."""
+    """A page of an instance's effects, in the order they were started. `most`: values of more bytes are left out."""
     rows = await service.store.fetch(
         "page_of_instances_effects",
         tenant_id=tenant_id,
@@ -111,6 +119,7 @@ async def effects_of(
         after_at=after[0],
         after=after[1],
         limit=limit,
+        most=most,
     )
     return [_view(tenant_id, row, []) for row in rows]
 
@@ -138,9 +147,10 @@ async def read_effect(service: Service, tenant_id: str, effect: str) -> EffectVi
 
 async def resolve(
     service: Service, tenant_id: str, effect: str, resolution: str, *, actor: str, reason: str, result: Any = None,
-    accept_double: bool = False, second_person: str | None = None,
+    accept_double: bool = False, second_person: str | None = None, check: Callable[[EffectView], None] | None = None,
 ) -> None:  # fmt: skip
-    """Commit the operator's word as a fact; the worker that claims the instance takes the turn."""
+    """Commit the operator's word as a fact; the worker that claims the instance takes the turn. `check` may refuse the
+    effect as it was read: the word is about that attempt, and no other takes it."""
     if resolution not in RESOLUTIONS:
         raise BadInput(f"resolution is {resolution!r}: expected one of {', '.join(RESOLUTIONS)}")
     for field, value in (("actor", actor), ("reason", reason)):
@@ -156,6 +166,8 @@ async def resolve(
     question = f"resolution:{ids.effect_word(raw)}:"
     [(taken,)] = await service.store.fetch("count_resolutions_taken", tenant_id=tenant_id, id=raw, ids=f"{question}%")
     view = await read_effect(service, tenant_id, effect)
+    if check is not None:
+        check(view)
     if view.state != "outcome_unknown":
         raise EffectNotOpen(f"effect {effect} is {view.state}: only an effect of unknown outcome can be resolved")
     over = _call_is_over(view)

@@ -152,12 +152,13 @@ class Service:
         if now - counted_at > BACKLOG_SECONDS:
             [(waiting,)] = await self.store.fetch("count_backlog", queue=queue, limit=self.backlog_limit)
             counted_at = now
-        self._backlog[queue] = (counted_at, waiting + more)
+        self._backlog[queue] = (counted_at, waiting)
         if waiting + more > self.backlog_limit:
             raise Backlogged(
                 f"queue {queue!r} has {waiting:,} instances waiting for a claim, the limit is {self.backlog_limit:,}: "
                 "start again later, add workers, or raise Holdfast(backlog_limit=…)"
             )
+        self._backlog[queue] = (counted_at, waiting + more)
 
     def stirred(self, turn: Turn) -> None:
         """After a commit: wake the workers here and hint to those elsewhere. Only a hint: they poll anyway."""

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from holdfast.app.service import Service
 
 LOOKED_AT = 20_000  # entries of a history
+# Whose payloads are read: what is waited for, and until when. Of others it is enough that they are there.
+LOOKED_INTO = (
+    h.STEP_RETRIED, h.TRANSACTION_RETRIED, h.EFFECT_RETRIED, h.EFFECT_UNKNOWN, h.TIMER_STARTED, h.WAIT_STARTED,
+    h.COMPENSATION_RETRIED, h.INSTANCE_RETRIED, h.INSTANCE_PARKED,
+)  # fmt: skip
 
 WORKERS_MAX = 1000
 TASKS_MAX = 1000
@@ -87,9 +92,10 @@ async def _code(service: Service, tenant_id: str, id_: bytes, view: InstanceView
     if view.moved > LOOKED_AT:  # its own word is shorter than its past
         return await _pause(service, tenant_id, id_, view)
     rows = await service.store.fetch(
-        "read_history", tenant_id=tenant_id, instance_id=id_, after=0, limit=LOOKED_AT
+        "history_in_short", tenant_id=tenant_id, instance_id=id_, limit=LOOKED_AT,
+        types=f" {' '.join(LOOKED_INTO)} ", instead=b"{}",
     )  # fmt: skip
-    past = [(seq, type_, name, bytes(payload), digest, at) for seq, type_, name, _, at, payload, _, digest, _ in rows
+    past = [(seq, type_, name, bytes(payload), digest, at) for seq, type_, name, at, digest, _, payload in rows
             if payload is not None]  # fmt: skip
     journal = read_journal(past)
     found: dict[str, Any] = await _pause(service, tenant_id, id_, view)

@@ -151,6 +151,7 @@ class BlockingInstances:
         self.read = waiting.call(inner.read)
         self.history = waiting.pages(inner.history)
         self.tasks = waiting.pages(inner.tasks)
+        self.audit = waiting.pages(inner.audit)
         self.children = waiting.pages(inner.children)
         self.effects = waiting.pages(inner.effects)
         self.why = waiting.call(inner.why)

@@ -28,6 +28,7 @@ from holdfast.api.models import (
     Start,
     StartBatch,
     TaskOut,
+    TrailOut,
 )
 from holdfast.client.answers import FullInstance, Instance, Why
 from holdfast.client.calls import Connection, IfMatch, at
@@ -111,6 +112,10 @@ class Instances:
     def tasks(self, id: str, *, limit: int | None = None) -> Pages[TaskOut]:
         """All its tasks, open or not, in the order they were made."""
         return self._connection.pages(Listing[TaskOut], at("instances", id, "tasks"), {"limit": limit})
+
+    def audit(self, id: str, *, limit: int | None = None) -> Pages[TrailOut]:
+        """Every transition and decision: what, when and by whom, without any payload."""
+        return self._connection.pages(Listing[TrailOut], at("instances", id, "audit"), {"limit": limit})
 
     def children(self, id: str, *, limit: int | None = None) -> Pages[InstanceOut]:
         """The instances that it started, newest first."""

@@ -7,7 +7,9 @@ import asyncpg
 
 from holdfast.engine.errors import StoreUnavailable
 
-AWAY = ("08", "53", "57", "58")  # connection, resources, operator's intervention, system
+# Connection, no such login or database any more, rolled back for another's sake, resources, not in the state for it (a
+# lock was not to be had in time, the database takes nobody), operator's intervention, system.
+AWAY = ("08", "28", "3D", "40", "53", "55", "57", "58")
 
 
 def unreachable(error: BaseException) -> bool:

@@ -2,6 +2,15 @@
 id, instance_id, step, mode, state, attempt, idempotency_key, request, fence, worker_id, first_started_at,
   started_at, not_after, opens_at, settled_at, receipt, last_error, resolution, resolved_by, reason
 
+-- part: effect_listed
+id, instance_id, step, mode, state, attempt, idempotency_key,
+  case when length(request) <= :most then request end as request, fence, worker_id, first_started_at, started_at,
+  not_after, opens_at, settled_at, case when length(receipt) <= :most then receipt end as receipt,
+  case when length(last_error) <= :most then last_error end as last_error, resolution, resolved_by, reason,
+  case when length(request) > :most then 'request ' else '' end
+    || case when length(receipt) > :most then 'receipt ' else '' end
+    || case when length(last_error) > :most then 'error ' else '' end as left_out
+
 -- part: effect_page
 (started_at, id) < (:before_at, :before) order by started_at desc, id desc limit :limit
 
@@ -12,32 +21,32 @@ from holdfast.effects where tenant_id = :tenant_id and id = :id
 -- name: list_effects
 -- Newest first. Every state is a run of its own in the index; the page is merged from the heads of those asked for.
 select * from (
-  select * from (select {effect_columns} from holdfast.effects
+  select * from (select {effect_listed} from holdfast.effects
     where tenant_id = :tenant_id and state = 'started' and cast(:states as text) like '%started%' and {effect_page}) started_ones
   union all
-  select * from (select {effect_columns} from holdfast.effects
+  select * from (select {effect_listed} from holdfast.effects
     where tenant_id = :tenant_id and state = 'succeeded' and cast(:states as text) like '%succeeded%' and {effect_page}) succeeded_ones
   union all
-  select * from (select {effect_columns} from holdfast.effects
+  select * from (select {effect_listed} from holdfast.effects
     where tenant_id = :tenant_id and state = 'failed' and cast(:states as text) like '%failed%' and {effect_page}) failed_ones
   union all
-  select * from (select {effect_columns} from holdfast.effects
+  select * from (select {effect_listed} from holdfast.effects
     where tenant_id = :tenant_id and state = 'outcome_unknown' and cast(:states as text) like '%outcome_unknown%' and {effect_page}) outcome_unknown_ones
   union all
-  select * from (select {effect_columns} from holdfast.effects
+  select * from (select {effect_listed} from holdfast.effects
     where tenant_id = :tenant_id and state = 'resolved' and cast(:states as text) like '%resolved%' and {effect_page}) resolved_ones
 ) found order by started_at desc, id desc limit :limit
 
 -- name: unknown_effects
-select {effect_columns}
+select {effect_listed}
 from holdfast.effects where tenant_id = :tenant_id and state = 'outcome_unknown' order by started_at limit :limit
 
 -- name: effects_of_instance
-select {effect_columns}
+select {effect_listed}
 from holdfast.effects where tenant_id = :tenant_id and instance_id = :instance_id order by started_at limit :limit
 
 -- name: page_of_instances_effects
-select {effect_columns}
+select {effect_listed}
 from holdfast.effects where tenant_id = :tenant_id and instance_id = :instance_id
   and (started_at, id) > (:after_at, :after) order by started_at, id limit :limit
 
@@ -53,5 +62,11 @@ where tenant_id = :tenant_id and effect_id = :effect_id order by observed_at
 
 -- name: list_dead_letters
 select id, source, instance_id, definition_key, reason, payload, created_at, resolution
+from holdfast.dead_letters where tenant_id = :tenant_id and (created_at, id) < (:before_at, :before)
+order by created_at desc, id desc limit :limit
+
+-- name: page_of_dead_letters
+select id, source, instance_id, definition_key, reason, case when length(payload) <= :most then payload end as payload,
+  created_at, resolution, case when length(payload) > :most then 'payload' else '' end as left_out
 from holdfast.dead_letters where tenant_id = :tenant_id and (created_at, id) < (:before_at, :before)
 order by created_at desc, id desc limit :limit

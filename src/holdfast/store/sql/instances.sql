@@ -93,6 +93,13 @@ where tenant_id = :tenant_id and id = :id
 select seq, type, name, fence, at, payload, salt, hash, payload_hash from holdfast.history
 where tenant_id = :tenant_id and instance_id = :instance_id and seq > :after order by seq limit :limit
 
+-- name: history_in_short
+-- Payloads of these types only: the others say `instead`, and how long they are.
+select seq, type, name, at, hash, length(payload) as bytes,
+  case when cast(:types as text) like '% ' || type || ' %' then payload when length(payload) >= 0 then :instead end
+from holdfast.history
+where tenant_id = :tenant_id and instance_id = :instance_id order by seq limit :limit
+
 -- part: history_columns
 seq, type, name, fence, at, payload, salt, hash, payload_hash
 
