@@ -30,6 +30,7 @@ from holdfast.api.models import (
     RoleOut,
     Started,
     TaskOut,
+    TrailOut,
     TurnsOut,
     WorkerOut,
 )
@@ -98,7 +99,7 @@ __all__ = [
     # and these do not
     "Accepted", "AuditOut", "BatchOut", "BulkFailure", "CommentOut", "DeadLetterOut", "DefinitionOut", "DiffOut",
     "EffectOut", "EventOut", "HistoryOut", "InstanceDetail", "InstanceOut", "KeyOut", "LintOut", "Me", "MigrationOut",
-    "PrincipalOut", "QueueOut", "RoleOut", "Started", "TaskOut", "TenantEvent", "TurnsOut", "WorkerOut",
+    "PrincipalOut", "QueueOut", "RoleOut", "Started", "TaskOut", "TenantEvent", "TrailOut", "TurnsOut", "WorkerOut",
     # what goes wrong
     "ApiError", "Fault", "Unreachable", "TimedOut", "UnreadableReply", "BadRequest", "IdempotencyKeyMissing",
     "Unauthenticated", "Forbidden", "NotFound", "MethodNotAllowed", "Conflict", "IdempotencyKeyInUse",
