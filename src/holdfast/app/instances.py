@@ -41,7 +41,7 @@ PAGE_MAX = 1000
 ANY_SIZE = (1 << 31) - 1
 ANSWERS = (h.STEP_COMPLETED, h.TRANSACTION_COMMITTED, h.EFFECT_SUCCEEDED, h.CHILD_COMPLETED)
 PAGE_BYTES = 4 << 20
-INDEXED_BYTES = 1500  # of a business key: with its definition's key it must fit into an entry of an index
+INDEXED_BYTES = 2400  # of a business key and its definition's key together: they are an entry of an index
 
 
 class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,8 +98,12 @@ def new_instance(
             raise BadInput(
                 f"{what} is {word!r}: expected a text of 1 to 500 characters, none of them NUL or half a pair"
             )
-        if word is not None and len(word.encode()) > INDEXED_BYTES:
-            raise BadInput(f"{what} has {len(word.encode()):,} bytes in UTF-8, the limit is {INDEXED_BYTES:,}")
+    indexed = len((definition.key + (business_key or "")).encode())
+    if indexed > INDEXED_BYTES:
+        raise BadInput(
+            f"business_key and {definition.key[:50]!r} have {indexed:,} bytes together in UTF-8, the limit is "
+            f"{INDEXED_BYTES:,}: shorten one of them"
+        )
     return NewInstance(
         ids.check_tenant(tenant_id), id_ or uuid7().bytes, definition.kind, definition.key, definition.version,
         business_key, definition.queue, 0, now if run_at is None else max(now, run_at), raw, None, None, trace_id, now,
