@@ -416,3 +416,18 @@ def test_a_weak_etag_is_no_version(served: Served) -> None:
     pause = f"POST /workflow/instances/{word}/pause"
     api.refused(412, "precondition-failed", pause, {"reason": "r"}, if_match=f"W/{etag}")
     assert api(pause, {"reason": "r"}, if_match=etag).status_code == 202
+
+
+def test_a_request_that_is_cut_off_at_the_end_of_the_grace_is_told_so(house: House) -> None:
+    url = house.serve("--grace", "1")
+    slow = connected(url)
+    slow.sendall(
+        f"POST /workflow/instances HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {house.key()}\r\n"
+        "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{".encode()
+    )
+    assert Api(url, house.key()).ok("GET /workflow/me")  # the slow one came before
+    [server] = house.processes
+    server.process.terminate()
+    answer = slow.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 503") and b"application/problem+json" in answer, answer
+    assert server.process.wait(timeout=60) == 0
