@@ -48,7 +48,7 @@ async def list_queues(call: Call) -> Reply:
         "queues_of_tenant", tenant_id=call.tenant_id, now=now, counted=COUNTED_MAX, heads=HEADS_MAX
     )
     items = [
-        QueueOut(queue=queue, due=due, oldest_age=timedelta(microseconds=max(0, now - oldest)))
+        QueueOut(queue=queue, due=due, oldest_age=timedelta(seconds=max(0, now - oldest) // 1_000_000))
         for queue, due, oldest in rows
     ]
     return Reply(200, Listing[QueueOut](items=items, next_cursor=None))
@@ -80,7 +80,7 @@ def declare(endpoints: Endpoints) -> None:
     endpoints.add(
         "GET /workflow/queues", capability="workers:read", tag="workers", summary="List queues",
         answers={200: Answer("The queues.", Listing[QueueOut], {
-            "items": [{"queue": "default", "due": 3, "oldest_age": "PT0.4S"}], "next_cursor": None,
+            "items": [{"queue": "default", "due": 3, "oldest_age": "PT4S"}], "next_cursor": None,
         })},
     )(list_queues)  # fmt: skip
     endpoints.add(
