@@ -365,7 +365,8 @@ def planted(mutant: Mutant | None) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="holdfast-mutant-"))
     for name in ("src", "tests", "examples"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", folder)
+    for name in ("pyproject.toml", "README.md", "Makefile"):
+        shutil.copy(ROOT / name, folder)
     if mutant is not None:
         path = folder / "src" / "holdfast" / mutant.file
         source = path.read_text()
