@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from threading import Barrier
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import psycopg
 import pytest
 
+from holdfast import Holdfast
+from holdfast.app import api_keys
+from holdfast.app.audit import By
 from tests.api.conftest import Served
 from tests.api.support import CHART, Api, House, wait_until
 from tests.api.test_idempotency import sql
@@ -431,3 +437,48 @@ def test_a_request_that_is_cut_off_at_the_end_of_the_grace_is_told_so(house: Hou
     answer = slow.recv(65536)
     assert answer.startswith(b"HTTP/1.1 503") and b"application/problem+json" in answer, answer
     assert server.process.wait(timeout=60) == 0
+
+
+async def _login_links(house: House, tenant: str, count: int) -> list[str]:
+    async with Holdfast(house.database) as hf:
+        service, by = hf.service, By("the tests")
+        ends = service.store.now() + 600_000_000
+        return [
+            (
+                await api_keys.create(
+                    service, tenant, "admin-service", name="link", kind="login", expires_at=ends, by=by
+                )
+            ).key
+            for _ in range(count)
+        ]
+
+
+def test_a_login_link_is_no_key_and_of_many_who_press_its_button_one_gets_in(served: Served) -> None:
+    tenant = f"login-{uuid4().hex[:6]}"
+    served.api("admin", tenant)
+    for link in asyncio.run(_login_links(served.house, tenant, 6)):
+        Api(served.url, link).refused(401, "unauthenticated", "GET /workflow/me")
+        start = Barrier(8)
+
+        def press(link: str = link, start: Barrier = start) -> int:
+            with httpx.Client(base_url=served.url) as browser:
+                start.wait()
+                return browser.post("/login", data={"key": link}).status_code
+
+        with ThreadPoolExecutor(8) as pool:
+            assert sorted(one.result() for one in [pool.submit(press) for _ in range(8)]) == [303] + [401] * 7
+
+
+def test_a_task_is_for_its_groups(served: Served) -> None:
+    tenant = f"group-{uuid4().hex[:6]}"
+    api = served.api("admin", tenant)
+    ask = {"task": {"type": "HUMAN", "name": "approve", "groups": ["finance"]}}
+    states = {"review": {"invoke": {"id": "ask", "src": ask, "onDone": "over"}}, "over": {"type": "final"}}
+    api.ok("POST /workflow/definitions", {"spec": {"id": "grouped", "initial": "review", "states": states}})
+    task = f"/workflow/tasks/{api.open_task(api.start('grouped'))['id']}"
+    other = served.api("approver", tenant, kind="human", group="people")
+    other.refused(403, "forbidden", f"POST {task}/claim")
+    other.refused(403, "forbidden", f"POST {task}/complete", {"output": {}})
+    mine = served.api("approver", tenant, kind="human", group="finance")
+    assert mine.ok(f"POST {task}/claim")["assignee"] == "approver-human-finance"
+    assert mine.ok(f"POST {task}/complete", {"output": {}})["status"] == "succeeded"
