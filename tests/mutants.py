@@ -331,7 +331,7 @@ MUTANTS = [
     Mutant("a dry run acts", "api/bulk.py", "    if body.dry_run:\n", "    if False:\n",
            "tests/api/test_more.py -k sqlite"),
     Mutant("the feed runs ahead of those who commit late (PostgreSQL)", "store/sql/postgres/feed.sql",
-           "select pg_snapshot_xmin(", "select pg_snapshot_xmax(", "tests/store tests/api/test_more.py -k feed"),
+           "select pg_snapshot_xmin(", "select pg_snapshot_xmax(", "tests/flows/test_feed.py"),
     Mutant("whoever listens goes on listening", "api/streams.py", "if not await call.still_may():", "if False:",
            "tests/api/test_found.py -k sqlite"),
     Mutant("where two inputs of one business key differ is not said", "api/starting.py",
