@@ -319,7 +319,7 @@ MUTANTS = [
            'problems.append(Misplaced(_pointer(place), "this key stands twice in its object"))', "pass",
            "tests/api/test_hostile.py -k sqlite"),
     Mutant("a body is read however long it is", "api/wire.py", "            if size > limit:", "            if False:",
-           "tests/api/test_sizes.py tests/api/test_hostile.py -k sqlite"),
+           "tests/api/test_found.py -k 'sqlite and without_a_length'"),
     Mutant("a new key is kept with its answer", "api/requests.py",
            'kept = {**msgspec.to_builtins(reply.body), "key": None}', "pass",
            "tests/api/test_idempotency.py -k sqlite"),

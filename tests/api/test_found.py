@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from threading import Barrier
@@ -482,3 +483,21 @@ def test_a_task_is_for_its_groups(served: Served) -> None:
     mine = served.api("approver", tenant, kind="human", group="finance")
     assert mine.ok(f"POST {task}/claim")["assignee"] == "approver-human-finance"
     assert mine.ok(f"POST {task}/complete", {"output": {}})["status"] == "succeeded"
+
+
+def test_a_body_without_a_length_is_bounded_too(served: Served) -> None:
+    """In chunks, nobody says beforehand how long it will be."""
+    api = served.api()
+
+    def chunks(count: int) -> Iterator[bytes]:
+        yield b'{"definition_key": "quick", "input": "'
+        for _ in range(count):
+            yield b"x" * 65_536
+        yield b'"}'
+
+    kind = {"Content-Type": "application/json"}
+    answer = api.client.post("/workflow/instances", content=chunks(2), headers=kind)
+    assert answer.status_code == 201
+    answer = api.client.post("/workflow/instances", content=chunks(17), headers=kind)
+    assert (answer.status_code, answer.json()["code"]) == (413, "payload-too-large")
+    assert "the body has more than" in answer.json()["detail"]  # not only what is made of it
