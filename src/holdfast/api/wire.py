@@ -94,42 +94,45 @@ def connection_class(most: int) -> type[HttpToolsProtocol]:
     nothing of an answer, for a while is cut off."""
 
     class Connection(HttpToolsProtocol):
-        waiting: asyncio.TimerHandle | None = None
+        head: asyncio.TimerHandle | None = None
+        taker: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             if len(self.connections) > most:
                 transport.abort()
-            self._begin_to_wait()
+            self.head = self._cut_off_later()
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
-            self._begin_to_wait()
+            _stop(self.head)
+            self.head = self._cut_off_later()
 
         def on_headers_complete(self) -> None:
-            self._have_waited()
+            _stop(self.head)
             super().on_headers_complete()
 
         def pause_writing(self) -> None:
             super().pause_writing()
-            self._begin_to_wait()
+            _stop(self.taker)
+            self.taker = self._cut_off_later()
 
         def resume_writing(self) -> None:
-            self._have_waited()
+            _stop(self.taker)
             super().resume_writing()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._have_waited()
+            _stop(self.head)
+            _stop(self.taker)
             super().connection_lost(exc)
 
-        def _begin_to_wait(self) -> None:
-            self._have_waited()
+        def _cut_off_later(self) -> asyncio.TimerHandle:
             # Not `close`, which would wait until everything was taken.
-            self.waiting = self.loop.call_later(STUCK_SECONDS, self.transport.abort)
-
-        def _have_waited(self) -> None:
-            if self.waiting is not None:
-                self.waiting.cancel()
-                self.waiting = None
+            return self.loop.call_later(STUCK_SECONDS, self.transport.abort)
 
     return Connection
+
+
+def _stop(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
