@@ -197,16 +197,20 @@ async def test_a_worker_fenced_while_a_start_is_on_its_way_does_not_run_it_under
 
 async def test_a_claim_on_its_way_is_not_taken_for_one_that_was_lost(url: str) -> None:
     app = App(url)
-    async with app, app.worker(poll_seconds=0.01) as worker:
+    # An idle worker does not poll in this test: a start that meets a claim under way comes without one of its own.
+    async with app, app.worker(poll_seconds=30) as worker:
         await idle(worker)
         hold = asyncio.Event()
         app.around_starts(after=hold.wait)
         starting = asyncio.create_task(app.start("note", 1))
-        await until(lambda: bool(query(url, "select 1 from holdfast.instances")))
-        worker._claims_in_doubt = True
-        await worker._look_at_claims()
-        assert query(url, "select locked_by is not null from holdfast.instances") == [(True,)]
-        hold.set()
+        try:
+            await until(lambda: bool(query(url, "select 1 from holdfast.instances")))
+            assert worker._expected
+            worker._claims_in_doubt = True
+            await worker._look_at_claims()
+            assert query(url, "select locked_by is not null from holdfast.instances") == [(True,)]
+        finally:
+            hold.set()
         handle = await starting
         app.go.set()
         assert await handle.result(timeout=20) == 1
