@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
+
+from pydantic import BaseModel
 
 from holdfast import Backoff, Context, Holdfast, NotApplied, TaskInfo
 
@@ -47,6 +50,22 @@ async def order(ctx: Context, given: dict[str, Any]) -> dict[str, Any]:
 @hf.workflow("quick")
 async def quick(ctx: Context, given: Any) -> Any:
     return await ctx.step("echo", _echo, given)
+
+
+class Line(BaseModel):
+    sku: str
+    count: int
+
+
+class Invoice(BaseModel):
+    amount: Decimal
+    lines: list[Line]
+
+
+@hf.workflow("invoice")
+async def invoice(ctx: Context, given: Invoice) -> str:
+    """What it takes is a pydantic model."""
+    return str(given.amount)
 
 
 def _echo(given: Any) -> Any:

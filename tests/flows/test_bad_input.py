@@ -196,6 +196,10 @@ async def test_an_input_that_does_not_fit_the_annotation_is_refused(app: Harness
         for given in ({}, {"id": 7, "amount_minor": "x"}, None, "text", [1]):
             with pytest.raises(BadInput, match=f"does not fit what workflow '{workflow}' version 1 expects"):
                 await app.start(workflow, given)
+        with pytest.raises(BadInput) as refused:
+            await app.start(workflow, {"id": ["hunter2"], "amount_minor": 1})
+        assert [one.pointer for one in refused.value.errors] == ["/input/id"]
+        assert "hunter2" not in str(refused.value) and "https://" not in str(refused.value)
     assert row_counts(app.url)["instances"] == 0
 
 

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from holdfast.engine.errors import Misplaced
+
 T = TypeVar("T")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LAST = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
@@ -285,6 +287,7 @@ class Started(Said, frozen=True, kw_only=True):
     id: str | None = None
     code: str | None = None
     detail: str | None = None
+    errors: list[Misplaced] = []
 
 
 class BatchOut(Said, frozen=True, kw_only=True):

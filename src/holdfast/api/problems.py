@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast.engine.charts.document import BadChart
-from holdfast.engine.errors import FormRefused, HoldfastError
-from holdfast.engine.strict_json import Misplaced, NotStrict
+from holdfast.engine.errors import BadInput, FormRefused, HoldfastError, Misplaced
+from holdfast.engine.misfits import faults_of
+from holdfast.engine.strict_json import NotStrict
 
 TYPE = "https://holdfast.dev/problems/"
 MEDIA_TYPE = "application/problem+json"
@@ -93,8 +93,6 @@ ADVICE = {
     "key_not_found": "GET /workflow/keys lists which there are",
 }
 RETRY_AFTER = {"quota-exceeded": "2", "overloaded": "1", "unavailable": "2", "idempotency-key-in-use": "1"}
-_PLACE = re.compile(r" - at `(?:key in )?\$(?P<path>.*?)`$")
-_PART = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -162,6 +160,8 @@ def _faults(error: HoldfastError) -> list[Fault]:
     if isinstance(error, FormRefused):
         found = [problem.partition(": ") for problem in error.problems]
         return [Fault(words or place, "/output" + (place if words else "").rstrip("/")) for place, _, words in found]
+    if isinstance(error, BadInput):
+        return faults_at(error.errors)
     difference = getattr(error, "difference", None)
     if isinstance(difference, list):
         return [Fault(detail, pointer) for pointer, detail in difference]
@@ -175,21 +175,11 @@ def not_strict(error: NotStrict) -> Problem:
     )  # fmt: skip
 
 
-def misfit(error: msgspec.ValidationError, before: str = "") -> Problem:
+def misfit(error: msgspec.ValidationError, model: Any, before: str = "") -> Problem:
     """A value that does not fit the model; msgspec says the first misfit and where it stands."""
-    words = str(error)
-    place = _PLACE.search(words)
-    pointer = before
-    if place is not None:
-        words = words[: place.start()]
-        for name, index in _PART.findall(place["path"]):
-            pointer += "/" + (index or name)
-    if (missing := re.search(r"(?:missing required|contains unknown) field `([^`]+)`", words)) is not None:
-        pointer += "/" + missing[1]
-    return Problem(
-        "validation-failed", f"{pointer or 'the body'}: {storable_words(words)}",
-        errors=[Fault(storable_words(words), storable_words(pointer))],
-    )  # fmt: skip
+    [found] = faults_of(error, before, model)
+    words = f"{found.pointer or 'the body'}: {found.detail}"
+    return Problem("validation-failed", words, errors=faults_at([found]))
 
 
 def faults_at(problems: Sequence[Misplaced]) -> list[Fault]:

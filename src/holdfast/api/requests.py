@@ -344,7 +344,7 @@ def _fits(value: Any, model: Any) -> Any:
     try:
         return msgspec.convert(value, model)
     except msgspec.ValidationError as error:
-        raise misfit(error) from None
+        raise misfit(error, model) from None
 
 
 def _query(raw: bytes) -> list[tuple[str, str]]:
@@ -376,7 +376,7 @@ def _query_model(endpoint: Endpoint, query: list[tuple[str, str]]) -> list[Any]:
     try:
         return [msgspec.convert(given, model)]
     except msgspec.ValidationError as error:
-        raise misfit(error, "/query") from None
+        raise misfit(error, model, "/query") from None
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from holdfast.app import definitions, instances
 from holdfast.app.instances import InstanceView
 from holdfast.app.registry import Definition
 from holdfast.engine import codec, ids
-from holdfast.engine.errors import BusinessKeyTaken, HoldfastError, InstanceFailed, ResultNotReady
+from holdfast.engine.errors import BusinessKeyTaken, HoldfastError, InstanceFailed, Misplaced, ResultNotReady
 from holdfast.engine.turns import NewInstance
 
 
@@ -38,9 +38,10 @@ async def _definition(call: Call, body: Start | StartBatch) -> Definition:
 
 
 def _born(
-    call: Call, definition: Definition, given: Any, business_key: str | None, start_at: datetime | None, *parts: str
-) -> NewInstance:
-    raw = definition.encode_input(given, call.service.payload_limit)
+    call: Call, definition: Definition, given: Any, business_key: str | None, start_at: datetime | None,
+    *parts: str, place: str = "/input",
+) -> NewInstance:  # fmt: skip
+    raw = definition.encode_input(given, call.service.payload_limit, place)
     return instances.new_instance(
         definition, raw, tenant_id=call.tenant_id, now=call.service.store.now(), business_key=business_key,
         run_at=None if start_at is None else micros(start_at), trace_id=call.traceparent,
@@ -52,14 +53,15 @@ async def start_instance(call: Call, body: Start) -> Reply:
     """Start an instance. The same `business_key` again gives the instance that has it (200), unless its input differs
     (409, with the difference). With `Prefer: wait=N` the answer waits up to N seconds for the end: 201 and the result,
     or 202 if it is still under way."""
-    given = body.input
+    given, place = body.input, "/input"
     if body.context is not msgspec.UNSET:
         if given is not msgspec.UNSET:
             words = "input and context are two words for one thing: send one of them"
             raise Problem("validation-failed", words, errors=[Fault(words, "/context")])
-        given = body.context
+        given, place = body.context, "/context"
     definition = await _definition(call, body)
-    born = _born(call, definition, None if given is msgspec.UNSET else given, body.business_key, body.start_at)
+    given = None if given is msgspec.UNSET else given
+    born = _born(call, definition, given, body.business_key, body.start_at, place=place)
     await call.service.check_backlog(definition.queue, 1)
     try:
         [id_] = await instances.start(call.service, [born])
@@ -129,7 +131,10 @@ async def start_batch(call: Call, body: StartBatch) -> Reply:
     born: list[tuple[int, NewInstance]] = []
     for number, item in enumerate(body.items):
         try:
-            born.append((number, _born(call, definition, item.input, item.business_key, None, str(number))))
+            one = _born(
+                call, definition, item.input, item.business_key, None, str(number), place=f"/items/{number}/input"
+            )
+            born.append((number, one))
         except HoldfastError as error:
             answers[number] = _refused(error)
     for (number, one), outcome in zip(born, await _start_all(call, [one for _, one in born]), strict=True):
@@ -162,7 +167,8 @@ def _refused(error: HoldfastError) -> Started:
     problem = problem_of(error)
     if problem is None:
         raise error
-    return Started(status=problem.status, code=problem.slug, detail=problem.detail)
+    places = [Misplaced(one.pointer, one.detail) for one in problem.errors]
+    return Started(status=problem.status, code=problem.slug, detail=problem.detail, errors=places)
 
 
 def declare(endpoints: Endpoints) -> None:
@@ -189,7 +195,7 @@ def declare(endpoints: Endpoints) -> None:
         keyed="required",
         answers={200: Answer("One answer for each item.", BatchOut, {
             "started": 1, "existing": 0, "refused": 0,
-            "items": [{"status": 201, "id": INS, "code": None, "detail": None}],
+            "items": [{"status": 201, "id": INS, "code": None, "detail": None, "errors": []}],
         })},
         problems=("not-found", "definition-not-active", "quota-exceeded"),
     )(start_batch)  # fmt: skip

@@ -13,7 +13,7 @@ from holdfast.engine import codec
 from holdfast.engine.charts.nodes import Chart
 from holdfast.engine.errors import BadDefinition, BadInput, HoldfastError, WorkflowNotRegistered
 from holdfast.engine.ids import check_name
-from holdfast.engine.schemas import check_json
+from holdfast.engine.misfits import faults_of, in_words, schema_faults
 from holdfast.engine.signatures import Signature
 from holdfast.engine.steps import effect_spec
 from holdfast.engine.tasks import TYPES
@@ -32,29 +32,33 @@ class Definition(msgspec.Struct, frozen=True):
     """What moves a claimed instance of this kind; None: the worker's own."""
     chart: Chart | None = None
 
-    def decode_input(self, raw: bytes) -> Any:
+    def decode_input(self, raw: bytes, place: str = "/input") -> Any:
+        """`place`: where the input stands in what was sent, as a JSON pointer."""
         if self.chart is not None:
-            return self._chart_input(raw)
+            return self._chart_input(raw, place)
         try:
             return codec.decoder_for(self.input_type)(raw)
         except (msgspec.ValidationError, msgspec.DecodeError, ValueError) as error:
+            faults = faults_of(error, place)
             raise BadInput(
-                f"the input does not fit what workflow {self.key!r} version {self.version} expects: {error}"
+                f"the input does not fit what workflow {self.key!r} version {self.version} expects: {in_words(faults)}",
+                faults,
             ) from error
 
-    def _chart_input(self, raw: bytes) -> Any:
+    def _chart_input(self, raw: bytes, place: str) -> Any:
         value = codec.decode(raw)
-        problems = check_json(self.chart.input_schema, value) if self.chart and self.chart.input_schema else []
-        if problems:
+        faults = schema_faults(self.chart.input_schema, value, place) if self.chart and self.chart.input_schema else []
+        if faults:
             raise BadInput(
                 f"the input does not fit the inputSchema of chart {self.key!r} version {self.version}: "
-                + "; ".join(problems[:5])
+                f"{in_words(faults)}",
+                faults,
             )
         return value
 
-    def encode_input(self, given: Any, limit: int) -> bytes:
+    def encode_input(self, given: Any, limit: int, place: str = "/input") -> bytes:
         raw = codec.encode(given, f"the input of {self.key!r}", limit)
-        self.decode_input(raw)
+        self.decode_input(raw, place)
         return raw
 
 

@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
+
+
+class Misplaced(msgspec.Struct, frozen=True):
+    """One thing that does not fit: where it stands, as a JSON pointer, and what was expected."""
+
+    pointer: str
+    detail: str
+
 
 class HoldfastError(Exception):
     """The base of every refusal. `code` is public API; the text is for people."""
@@ -98,9 +109,13 @@ class BadDefinition(HoldfastError):
 
 
 class BadInput(HoldfastError):
-    """An argument or an input does not fit what is expected."""
+    """An argument or an input does not fit what is expected. `errors` says where, if it is about an input."""
 
     code = "bad_input"
+
+    def __init__(self, text: str, errors: Sequence[Misplaced] = ()) -> None:
+        self.errors = tuple(errors)
+        super().__init__(text)
 
 
 class NotJson(HoldfastError):

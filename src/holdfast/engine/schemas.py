@@ -46,6 +46,8 @@ class Misfit(msgspec.Struct, frozen=True):
     place: tuple[str | int, ...] | None
     """None: it is said of the value as a whole, and where it does not fit is not said."""
     words: str
+    missing: str = ""
+    """The property that is required there and is not."""
 
 
 def check_schema(schema: Any) -> str | None:
@@ -65,13 +67,16 @@ def check_schema(schema: Any) -> str | None:
 def check_json(schema: Any, value: Any) -> list[str]:
     """Where the value does not fit: each place of a small value, the first of a larger one, no more than a no of a
     large one. A schema that we do not take fits nothing, and the one problem says why."""
+    return [f"/{'/'.join(map(str, one.place or ()))}: {one.words[:300]}" for one in misfits_of(schema, value)]
+
+
+def misfits_of(schema: Any, value: Any) -> list[Misfit]:
+    """`check_json` with the places apart from the words."""
     if (refusal := check_schema(schema)) is not None:
-        return [f"/: cannot be checked: {refusal}"]
+        return [Misfit(None, f"cannot be checked: {refusal}")]
     checker = _checker(codec.encode(schema))
     assert isinstance(checker, Checker)
-    return [
-        f"/{'/'.join(map(str, one.place or ()))}: {one.words[:300]}" for one in checker.misfits(value, PROBLEMS_MAX)
-    ]
+    return checker.misfits(value, PROBLEMS_MAX)
 
 
 @lru_cache(maxsize=200)
@@ -126,7 +131,9 @@ class Checker:
 
 
 def _misfit(error: jsonschema_rs.ValidationError) -> Misfit:
-    return Misfit(tuple(error.instance_path), error.message)
+    kind = error.kind
+    missing = kind.property if isinstance(kind, jsonschema_rs.ValidationErrorKind.Required) else ""
+    return Misfit(tuple(error.instance_path), error.message, missing)
 
 
 def _refuse(uri: str) -> Any:

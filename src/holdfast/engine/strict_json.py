@@ -11,21 +11,13 @@ import json
 import math
 from typing import Any
 
-import msgspec
-
 from holdfast.engine import codec
 from holdfast.engine.charts.document import escaped
+from holdfast.engine.errors import Misplaced
 
 TOO_BIG = "the number is beyond 2^53 - 1, where JSON readers differ: send a text"
 INTEGER_MAX = (1 << 53) - 1  # the next one is also what 2^53 + 1 becomes in a reader with doubles
 PROBLEMS_MAX = 20
-
-
-class Misplaced(msgspec.Struct, frozen=True):
-    """One thing that cannot be taken: where it stands, as a JSON pointer, and what was expected."""
-
-    pointer: str
-    detail: str
 
 
 class NotStrict(Exception):
