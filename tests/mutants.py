@@ -33,6 +33,14 @@ CRASH = "tests/crash/test_crash_anywhere.py"
 BIRTH = "tests/flows/test_claimed_from_birth.py"
 CONTROL = "tests/flows/test_control.py -k sqlite"
 MUTANTS = [
+    Mutant("the library does not read the settings file", "facade.py",
+           "self.url = url or found.database_url or DEFAULT_URL", "self.url = url or DEFAULT_URL",
+           "tests/test_settings_of_the_library.py"),
+    Mutant("a command takes a variable before what the app gives as an argument", "cli/app.py",
+           "if not hf.url_is_given or self._flagged():", "if self.found.values.database_url:",
+           "tests/test_cli.py -k the_apps_own"),
+    Mutant("a relative path in a settings file elsewhere follows the working directory", "settings.py",
+           "if path.parent != folder.absolute():", "if False:", "tests/test_settings_of_the_library.py"),
     Mutant("the worker's fence is not looked at in a commit (SQLite)", "store/sqlite.py",
            'if connection.execute(live, (worker_id,)).fetchone() is None:\n                raise _Lost',
            'if False:\n                raise _Lost', "tests/store tests/spine -k sqlite"),

@@ -32,7 +32,7 @@ APP = '''
 import time
 from holdfast import Context, Holdfast, StepInfo
 
-hf = Holdfast("sqlite:///app.db")
+hf = Holdfast()
 other = "not a Holdfast"
 
 @hf.workflow("greet")
@@ -354,13 +354,27 @@ def test_migrate_says_what_it_did_and_may_run_twice(tmp_path: Path, postgres_url
 # -- which database
 
 
-def test_the_database_is_the_flags_then_the_environments_then_the_apps(shop: Shop) -> None:
-    at = {"HOLDFAST_DATABASE_URL": None}
+def test_the_database_is_the_flags_then_the_apps_own_then_the_environments(shop: Shop) -> None:
+    """The app's own: what it gives `Holdfast(…)` as an argument. A web process that imports the app opens the same."""
+    (shop.folder / "own_database.py").write_text(APP.replace("Holdfast()", 'Holdfast("sqlite:///app.db")'))
+    at = {"HOLDFAST_APP": "own_database:hf"}
     assert shop.run("start", "ask", env=at).exit_code == 0
     assert (shop.folder / "app.db").exists()
     assert len(json.loads(shop.run("instances", "list", "-o", "json", env=at).stdout)) == 1
     assert shop.json("instances", "list") == []
-    assert len(shop.json("instances", "list", "--database", "sqlite:///app.db")) == 1
+    assert json.loads(shop.run("instances", "list", "-o", "json", "--database", shop.url, env=at).stdout) == []
+    settings = json.loads(shop.run("doctor", "-o", "json", env=at).stdout)[1]
+    assert settings["found"].endswith("database_url: given by the app")
+
+
+def test_an_operator_reads_the_database_of_the_settings_though_the_app_is_broken(shop: Shop) -> None:
+    id_ = shop.start("ask")
+    (shop.folder / "broken_app.py").write_text("1 / 0")
+    result = shop.run("instances", "show", id_, env={"HOLDFAST_APP": "broken_app:hf"})
+    assert result.exit_code == 0 and id_ in result.stdout
+    assert "ZeroDivisionError" in result.stderr and "the database of HOLDFAST_DATABASE_URL" in result.stderr
+    without = {"HOLDFAST_APP": "broken_app:hf", "HOLDFAST_DATABASE_URL": None}
+    assert shop.run("instances", "show", id_, env=without).exit_code == 2
 
 
 def test_commands_that_need_no_workflows_need_no_app(shop: Shop) -> None:

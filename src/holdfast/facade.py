@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -11,7 +10,7 @@ from typing import Any, Self, TypeVar
 import apsw
 from uuid_utils import uuid7
 
-from holdfast import logs, tracing
+from holdfast import logs, settings, tracing
 from holdfast.app import bulk, control, definitions, effects, instances, tasks, tenants
 from holdfast.app.dead_letters import DeadLetterView, list_dead_letters
 from holdfast.app.definitions import DefinitionView, MigrationView
@@ -388,7 +387,9 @@ class WorkerScope:
 class Holdfast:
     """Workflows, their store and their workers.
 
-    `Holdfast()` takes its database from HOLDFAST_DATABASE_URL, else `.holdfast/holdfast.db`.
+    What is not given as an argument is taken from HOLDFAST_* in the environment, else from holdfast.toml in the working
+    directory (or the file that HOLDFAST_CONFIG names), as the command line takes it. Without any of these the database
+    is `.holdfast/holdfast.db`.
     """
 
     def __init__(
@@ -400,10 +401,12 @@ class Holdfast:
         registry: Registry | None = None,
         outside: Outside | None = None,
     ) -> None:
-        self.url = url or os.environ.get("HOLDFAST_DATABASE_URL") or DEFAULT_URL
+        found = settings.for_the_library()
+        self.url = url or found.database_url or DEFAULT_URL
+        self.url_is_given = bool(url)  # as an argument: then no setting counts
         self.registry = registry or Registry()
         self.payload_limit = payload_limit
-        self.backlog_limit = backlog_limit
+        self.backlog_limit = found.backlog_limit if backlog_limit is None else backlog_limit
         self.outside = outside or Outside()
         self.metrics = Metrics()
         self.tracer_provider: Any = None  # OpenTelemetry's, for the workers; None: the process's own, if one is set
@@ -474,7 +477,7 @@ class Holdfast:
 
     def built_in_handlers(self) -> dict[str, TaskHandler]:
         """What runs HTTP, EMAIL and AI tasks that have no handler of their own."""
-        return handlers(self.outside, self.service.policies, self.service.store.now)
+        return handlers(self.outside, settings.for_the_library(), self.service.policies, self.service.store.now)
 
     async def close(self) -> None:
         service, self._service = self._service, None
@@ -593,11 +596,5 @@ def make_doors(url: str) -> SqliteStore | DoorStore:
 
 def _postgres_switches() -> dict[str, bool]:
     """For a database that has no NOTIFY or no advisory locks, or hides them behind a pooler."""
-    found = {}
-    for name in ("hints", "session_locks"):
-        variable = f"HOLDFAST_POSTGRES_{name.upper()}"
-        word = os.environ.get(variable, "on")
-        if word not in ("on", "off"):
-            raise BadInput(f"{variable} is {word!r}: expected on or off")
-        found[name] = word == "on"
-    return found
+    found = settings.for_the_library()
+    return {"hints": found.postgres_hints, "session_locks": found.postgres_session_locks}

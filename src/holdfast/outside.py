@@ -1,14 +1,12 @@
 """The built-in handlers, put together: what HTTP, EMAIL and AI tasks reach the world with.
 
-Everything comes from `Outside(…)`, or from the environment where nothing is given:
-HOLDFAST_SMTP_URL and HOLDFAST_MAIL_FROM, or HOLDFAST_MAILBOX (a folder, for development);
-HOLDFAST_LLM_URL, HOLDFAST_LLM_MODEL and the secret HOLDFAST_SECRET_LLM_KEY. Where that gives nothing either, tasks
-are refused with what to set; only `holdfast dev` asks for stand-ins first.
+Everything comes from `Outside(…)`, or from the settings where nothing is given: `smtp_url` and `mail_from`, or
+`mailbox` (a folder, for development); `llm_url`, `llm_model` and the secret HOLDFAST_SECRET_LLM_KEY. Where these give
+nothing either, tasks are refused with what to set; only `holdfast dev` asks for stand-ins first.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
@@ -31,6 +29,7 @@ from holdfast.handlers.mailbox import FileMailbox
 from holdfast.handlers.ports import Llm, Mail, Secrets
 from holdfast.handlers.script import ScriptedLlm, answers_in
 from holdfast.handlers.secrets import EnvSecrets
+from holdfast.settings import Settings
 
 MAIL_FROM = "holdfast@localhost"
 AI_WINDOW = timedelta(hours=1)
@@ -48,20 +47,22 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     """Hosts in the own house (`127.0.0.1:8123`) that HTTP tasks may call where a tenant allows them by name."""
 
 
-def with_stand_ins(outside: Outside, *, mailbox: Path, answers: Path) -> Outside:
+def with_stand_ins(outside: Outside, settings: Settings, *, mailbox: Path, answers: Path) -> Outside:
     """The same, with a folder for mails and a file of a model's answers where nothing else is set up.
 
     For `holdfast dev` alone: in production, a mail that nobody gets must not look sent, and a made-up answer not given.
     What is set up by half is left as it is, so that its tasks say what is missing.
     """
-    if outside.mail is None and not _in_environment("HOLDFAST_SMTP_URL", "HOLDFAST_MAILBOX"):
+    if outside.mail is None and not (settings.smtp_url or settings.mailbox):
         outside = msgspec.structs.replace(outside, mail=FileMailbox(mailbox))
-    if outside.llm is None and not _in_environment("HOLDFAST_LLM_URL", "HOLDFAST_LLM_MODEL"):
+    if outside.llm is None and not (settings.llm_url or settings.llm_model):
         outside = msgspec.structs.replace(outside, llm=ScriptedLlm(answers_in(answers)))
     return outside
 
 
-def handlers(outside: Outside, policies: Policies, clock: Callable[[], int]) -> dict[str, TaskHandler]:
+def handlers(
+    outside: Outside, settings: Settings, policies: Policies, clock: Callable[[], int]
+) -> dict[str, TaskHandler]:
     """One handler for each type of task that reaches out."""
     secrets = outside.secrets or EnvSecrets()
 
@@ -69,10 +70,10 @@ def handlers(outside: Outside, policies: Policies, clock: Callable[[], int]) -> 
         return clock() / 1_000_000
 
     http = HttpHandler(Egress(private_hosts=_set(outside.private_hosts), now=now), secrets, policies)
-    mail = outside.mail or _mail_from_environment()
-    llm = outside.llm or _llm_from_environment(secrets)
+    mail = outside.mail or _mail(settings)
+    llm = outside.llm or _llm(settings, secrets)
     made: list[TaskHandler] = [_handler("HTTP", http, "manual", None)]
-    sender = outside.mail_from or os.environ.get("HOLDFAST_MAIL_FROM") or MAIL_FROM
+    sender = outside.mail_from or settings.mail_from or MAIL_FROM
     made.append(
         _handler("EMAIL", EmailHandler(mail, default_sender=sender, clock=now) if mail else _not_set_up(
             "no mail server is set up: set HOLDFAST_SMTP_URL, or HOLDFAST_MAILBOX for a folder to look into"
@@ -102,19 +103,13 @@ def _set(hosts: Iterable[str]) -> frozenset[str]:
     return frozenset(hosts)
 
 
-def _in_environment(*names: str) -> bool:
-    return any(os.environ.get(name) for name in names)
+def _mail(settings: Settings) -> Mail | None:
+    if settings.smtp_url:
+        return SmtpMail(settings.smtp_url)
+    return FileMailbox(settings.mailbox) if settings.mailbox else None
 
 
-def _mail_from_environment() -> Mail | None:
-    folder, url = os.environ.get("HOLDFAST_MAILBOX"), os.environ.get("HOLDFAST_SMTP_URL")
-    if url:
-        return SmtpMail(url)
-    return FileMailbox(folder) if folder else None
-
-
-def _llm_from_environment(secrets: Secrets) -> Llm | None:
-    url, model = os.environ.get("HOLDFAST_LLM_URL"), os.environ.get("HOLDFAST_LLM_MODEL")
-    if not url or not model:
+def _llm(settings: Settings, secrets: Secrets) -> Llm | None:
+    if not settings.llm_url or not settings.llm_model:
         return None
-    return OpenAiCompatible(url, lambda: secrets.get("default", "llm_key"), model)
+    return OpenAiCompatible(settings.llm_url, lambda: secrets.get("default", "llm_key"), settings.llm_model)

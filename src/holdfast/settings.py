@@ -1,9 +1,11 @@
 """What can be set, and where each value came from: a flag, then HOLDFAST_* in the environment, then holdfast.toml, then
 the default.
 
-`Settings` is the one table: a field's annotation says how it is read and what it is for, so that the command line, the
-server and `holdfast config show` cannot disagree. `HOLDFAST_X_FILE` names a file with the value, so that a secret need
-not stand in the environment. It must not know what the values are used for.
+`Settings` is the one table: a field's annotation says how it is read and what it is for, so that the library, the
+command line, the server and `holdfast config show` cannot disagree. `HOLDFAST_X_FILE` names a file with the value, so
+that a secret need not stand in the environment. The settings file is the one that HOLDFAST_CONFIG names, else
+holdfast.toml in the working directory; parent directories are not searched. This module must not know what the values
+are used for.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -25,11 +27,12 @@ from holdfast.logs import HIDDEN, LEVELS, without_passwords
 PREFIX = "HOLDFAST_"
 FILE = "holdfast.toml"
 Kind = Literal["text", "url", "integer", "number", "boolean", "list", "table"]
-DATABASE = ("sqlite:///", "postgresql://", "postgres://")
+SQLITE = "sqlite:///"
+DATABASE = (SQLITE, "postgresql://", "postgres://")
 HTTP = ("https://", "http://")
 WORDS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
-# No settings: which file to read, tracebacks, secrets of tasks, what a database lacks, what our own tests look at.
-OTHER_VARIABLES = re.compile(r"HOLDFAST_(CONFIG|DEBUG|URL|KEY|KEY_FILE|SECRET_.+|POSTGRES_.+|TEST_.+|BENCH_.+)")
+# No settings: which file to read, tracebacks, what the client reads, secrets of tasks, what our own tests look at.
+OTHER_VARIABLES = re.compile(r"HOLDFAST_(CONFIG|DEBUG|URL|KEY|KEY_FILE|SECRET_.+|TEST_.+|BENCH_.+)")
 QUERY_PASSWORD = re.compile(r"(?P<before>[?&](?:\w*password|passwd|token|\w*secret|api_?key)=)[^&#\s]+", re.IGNORECASE)
 
 
@@ -54,6 +57,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     database_url: Annotated[
         str | None, Entry("url", "sqlite:///file.db or postgresql://…", begins=DATABASE, option="database")
     ] = None
+    postgres_hints: Annotated[bool, Entry("boolean", "NOTIFY on PostgreSQL; off where there is none")] = True
+    postgres_session_locks: Annotated[bool, Entry("boolean", "advisory locks; off behind a pooler")] = True
     tenant: Annotated[str, Entry("text", "whom commands speak for")] = "default"
     log_level: Annotated[str, Entry("text", "how much is logged", choices=LEVELS)] = "info"
     log_format: Annotated[str, Entry("text", "lines or JSON", choices=("auto", "console", "json"))] = "auto"
@@ -110,6 +115,12 @@ TABLE: Mapping[str, Entry] = _table()
 DEFAULTS = Settings()
 # By the name that the command line has for it.
 OPTIONS: Mapping[str, str] = {entry.option or name: name for name, entry in TABLE.items()}
+# What `Holdfast(…)` itself reads. The others may be wrong or out of reach for a process that does not use them.
+LIBRARY = frozenset((
+    "database_url", "postgres_hints", "postgres_session_locks", "backlog_limit", "smtp_url", "mail_from", "mailbox",
+    "llm_url", "llm_model",
+))  # fmt: skip
+PATHS = ("mailbox", "dev_answers")
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -117,6 +128,7 @@ class Found(msgspec.Struct, frozen=True):
 
     values: Settings
     origins: dict[str, str]
+    file: str = ""  # the settings file that was read, as an absolute path
 
     def is_set(self, name: str) -> bool:
         return self.origins[name] != "default"
@@ -139,30 +151,40 @@ def variable(name: str) -> str:
 
 
 def load(
-    flags: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None, folder: Path | None = None
-) -> Found:
-    """Read everything, and refuse what nobody could mean: an unknown key, a value that does not fit."""
+    flags: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None, folder: Path | None = None,
+    only: Container[str] = TABLE,
+) -> Found:  # fmt: skip
+    """Read everything, and refuse what nobody could mean: an unknown key, a value that does not fit.
+
+    `only`: the settings that are wanted; the others keep their defaults."""
     environ = os.environ if environ is None else environ
     values: dict[str, Any] = {}
     origins = dict.fromkeys(TABLE, "default")
-    given = [_from_file(environ, folder or Path.cwd()), _from_environment(environ)]
+    file, in_file = _from_file(environ, folder or Path.cwd())
+    given = [in_file, _from_environment(environ, only)]
     given.append({name: (value, "flag") for name, value in (flags or {}).items()})
     for source in given:  # the later wins
         for name, (value, origin) in source.items():
-            values[name], origins[name] = read(name, value, origin), origin
-    return Found(Settings(**values), origins)
+            if name in only:
+                values[name], origins[name] = read(name, value, origin), origin
+    return Found(Settings(**values), origins, file)
 
 
-def _from_file(environ: Mapping[str, str], folder: Path) -> dict[str, tuple[Any, str]]:
+def for_the_library() -> Settings:
+    """What `Holdfast(…)` takes where it is given nothing."""
+    return load(only=LIBRARY).values
+
+
+def _from_file(environ: Mapping[str, str], folder: Path) -> tuple[str, dict[str, tuple[Any, str]]]:
     named = environ.get("HOLDFAST_CONFIG")
-    path = folder / (named or FILE)
+    path = (folder / (named or FILE)).absolute()
     origin = named or FILE
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if named:
             raise BadInput(f"HOLDFAST_CONFIG names {named}, which is not there: correct it, or unset it") from None
-        return {}
+        return "", {}
     except OSError as error:
         raise BadInput(f"{origin} cannot be read: {error.strerror}") from error
     except ValueError as error:  # neither TOML nor UTF-8
@@ -170,7 +192,21 @@ def _from_file(environ: Mapping[str, str], folder: Path) -> dict[str, tuple[Any,
     for name in content:
         if name not in TABLE:
             raise BadInput(f"{origin}: no setting is called {name!r}{_meant(name)}")
-    return {name: (value, origin) for name, value in content.items()}
+    if path.parent != folder.absolute():
+        content = {name: _beside(path.parent, name, value) for name, value in content.items()}
+    return str(path), {name: (value, origin) for name, value in content.items()}
+
+
+def _beside(folder: Path, name: str, value: Any) -> Any:
+    """A relative path in a file that is elsewhere means a place beside that file: two processes that name the same
+    file find the same database, whatever their working directories are."""
+    if isinstance(value, dict):
+        return {key: _beside(folder, "database_url", url) for key, url in value.items()}
+    if not isinstance(value, str):
+        return value
+    if name == "database_url" and value.startswith(SQLITE):
+        return f"{SQLITE}{folder / value.removeprefix(SQLITE)}"
+    return str(folder / value) if name in PATHS else value
 
 
 def _meant(name: str) -> str:
@@ -180,9 +216,11 @@ def _meant(name: str) -> str:
     return "; `holdfast config show` lists them all"
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
+def _from_environment(environ: Mapping[str, str], only: Container[str]) -> dict[str, tuple[Any, str]]:
     found: dict[str, tuple[Any, str]] = {}
     for name in TABLE:
+        if name not in only:
+            continue
         here, there = variable(name), f"{variable(name)}_FILE"
         value, path = environ.get(here), environ.get(there)  # set to nothing is as good as not set
         if value and path:
@@ -211,6 +249,11 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
     return sorted(
         n for n in given if n.startswith(PREFIX) and n not in known and not OTHER_VARIABLES.fullmatch(n)
     )  # fmt: skip
+
+
+def seconds_for_tests(name: str, seconds: float) -> float:
+    """A time limit that our own tests shorten."""
+    return float(os.environ.get(f"HOLDFAST_TEST_{name}_SECONDS", seconds))
 
 
 # -- one value

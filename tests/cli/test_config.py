@@ -12,19 +12,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast import Outside
-from holdfast.cli.app import completed
 from holdfast.cli.main import cli
-from holdfast.handlers.email import SmtpMail
-from holdfast.handlers.llm import OpenAiCompatible
-from holdfast.handlers.mailbox import FileMailbox
-from holdfast.settings import TABLE, load
+from holdfast.settings import TABLE
 from tests.cli.support import Desk
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = """
 from holdfast import Context, Holdfast
-hf = Holdfast("sqlite:///app.db")
+hf = Holdfast()
 
 @hf.workflow("ask", queue="side")
 async def ask(ctx: Context) -> None:
@@ -130,30 +125,15 @@ def test_a_command_takes_its_database_from_a_file_that_a_variable_names(folder: 
     assert run("instances", "list", HOLDFAST_DATABASE_URL_FILE="url").exit_code == 0
 
 
-# -- what tasks reach the world with
-
-
-def outside_of(folder: Path, toml: str, given: Outside | None = None, **environ: str) -> Outside:
-    (folder / "holdfast.toml").write_text(toml)
-    return completed(given or Outside(), load(environ=environ, folder=folder))
-
-
-def test_mail_and_model_may_be_set_in_the_file(folder: Path) -> None:
-    outside = outside_of(
-        folder, 'smtp_url = "smtp://mail:25"\nmail_from = "shop@example.org"\nllm_url = "http://127.0.0.1:1/v1"\n'
-        'llm_model = "small"',
-    )  # fmt: skip
-    assert isinstance(outside.mail, SmtpMail) and isinstance(outside.llm, OpenAiCompatible)
-    assert outside.mail_from == "shop@example.org"
-    assert isinstance(outside_of(folder, 'mailbox = "post"').mail, FileMailbox)
-
-
-def test_what_the_app_sets_up_itself_stays(folder: Path) -> None:
-    own = Outside(mail=FileMailbox(folder / "own"), mail_from="own@example.org")
-    assert outside_of(folder, 'smtp_url = "smtp://mail:25"\nmail_from = "shop@example.org"', own) is own
-
-
-def test_what_stands_in_a_variable_is_left_to_the_handlers(folder: Path) -> None:
-    assert outside_of(folder, "", HOLDFAST_SMTP_URL="smtp://mail:25", HOLDFAST_LLM_URL="http://x") == Outside()
-    mixed = outside_of(folder, 'llm_model = "small"', HOLDFAST_LLM_URL="http://127.0.0.1:1/v1")
-    assert isinstance(mixed.llm, OpenAiCompatible)
+def test_the_file_that_was_read_is_named(folder: Path) -> None:
+    assert f"no holdfast.toml in {folder}" in run("config", "show").stderr
+    (folder / "holdfast.toml").write_text('database_url = "sqlite:///here.db"')
+    assert f"settings from {folder}/holdfast.toml\n" in run("config", "show").stderr
+    run("migrate")
+    [settings] = [one for one in json.loads(run("doctor", "-o", "json").stdout) if one["check"] == "settings"]
+    assert settings["found"] == f"settings from {folder}/holdfast.toml; database_url: holdfast.toml"
+    (folder / "other.toml").write_text("port = 1")
+    named = run("config", "show", HOLDFAST_CONFIG="other.toml").stderr
+    assert f"settings from {folder}/other.toml (named by HOLDFAST_CONFIG)" in named
+    one = run("doctor", "-o", "json", HOLDFAST_DATABASE_URL="sqlite:///here.db").stdout
+    assert "database_url: HOLDFAST_DATABASE_URL" in one

@@ -155,7 +155,7 @@ def test_the_switches_are_words(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (store._wants_hints, store.session_locks) == (False, False)
         monkeypatch.setenv("HOLDFAST_POSTGRES_SESSION_LOCKS", "on")
         assert make(url).session_locks  # type: ignore[union-attr]
-        monkeypatch.setenv("HOLDFAST_POSTGRES_SESSION_LOCKS", "0")
-        with pytest.raises(BadInput, match="HOLDFAST_POSTGRES_SESSION_LOCKS is '0': expected on or off"):
+        monkeypatch.setenv("HOLDFAST_POSTGRES_SESSION_LOCKS", "perhaps")
+        with pytest.raises(BadInput, match=r"'perhaps': expected true or false \(from HOLDFAST_POSTGRES_SESSION_LOCKS"):
             make(url)
         monkeypatch.setenv("HOLDFAST_POSTGRES_SESSION_LOCKS", "off")

@@ -7,7 +7,6 @@ reading, checking and answering together; there is one kind here, so its request
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,9 +16,10 @@ from litestar.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from holdfast.api.problems import Problem
+from holdfast.settings import seconds_for_tests
 
-BODY_SECONDS = float(os.environ.get("HOLDFAST_TEST_BODY_SECONDS", "30"))
-STUCK_SECONDS = float(os.environ.get("HOLDFAST_TEST_STUCK_SECONDS", "30"))
+BODY_SECONDS = seconds_for_tests("BODY", 30)
+STUCK_SECONDS = seconds_for_tests("STUCK", 30)
 NO_CONTENT = 204
 
 

@@ -1,7 +1,7 @@
 """Which app and which database a command works on, and how it gets hold of them.
 
-A command that needs no workflows needs no app: `Place.open` then makes a bare Holdfast on the database. What the app
-leaves open is taken from the settings.
+A command that needs no workflows needs no app: it then works on a bare Holdfast. Which database counts is the same for
+every command and for the library: --database, then what the app gives `Holdfast(…)` itself, then the settings.
 """
 
 from __future__ import annotations
@@ -18,25 +18,21 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import click
-import msgspec
 
-from holdfast import Holdfast, Outside
-from holdfast.handlers.email import SmtpMail
-from holdfast.handlers.llm import OpenAiCompatible
-from holdfast.handlers.mailbox import FileMailbox
-from holdfast.handlers.secrets import EnvSecrets
-from holdfast.settings import OPTIONS, Found, load, variable
+from holdfast import Holdfast
+from holdfast.cli.output import notice
+from holdfast.facade import DEFAULT_URL
+from holdfast.settings import OPTIONS, Found, load
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Place:
-    """Where a command works: an app, a database, or both; the database given here wins over the app's."""
+    """Where a command works: an app, a database, or both."""
 
-    def __init__(self, app: str | None, database: str | None, found: Found | None = None) -> None:
+    def __init__(self, app: str | None, found: Found) -> None:
         self.app = app
-        self.database = database
         self.found = found
 
     def load(self) -> tuple[ModuleType, Holdfast]:
@@ -44,22 +40,29 @@ class Place:
         if not self.app:
             raise click.UsageError("this command runs workflows: name the app, --app module:object or HOLDFAST_APP")
         module, hf = find_app(self.app)
-        if self.database:
-            hf.url = self.database
-        if self.found is not None:  # what the app says itself comes first
-            hf.outside = completed(hf.outside, self.found)
+        if not hf.url_is_given or self._flagged():
+            hf.url = self.found.values.database_url or DEFAULT_URL
         if hf.backlog_limit is None:
-            hf.backlog_limit = self._backlog_limit()
+            hf.backlog_limit = self.found.values.backlog_limit
         return module, hf
 
-    def _backlog_limit(self) -> int | None:
-        return None if self.found is None else self.found.values.backlog_limit
+    def _flagged(self) -> bool:
+        return self.found.origins["database_url"] == "flag"
 
     def holdfast(self) -> Holdfast:
-        """For commands that need the database only: the app is looked at only to learn its URL."""
-        if self.database or not self.app:
-            return Holdfast(self.database, backlog_limit=self._backlog_limit())
-        return self.load()[1]
+        """For commands that need the database only: the app is looked at only to learn whether it names one itself."""
+        bare = Holdfast()
+        bare.url = self.found.values.database_url or DEFAULT_URL
+        if self._flagged() or not self.app:
+            return bare
+        try:
+            return self.load()[1]
+        except click.UsageError as error:
+            if not self.found.is_set("database_url"):
+                raise
+            # An operator can look and mend though the app is broken or elsewhere.
+            notice(f"{error.message}; working on the database of {self.found.origins['database_url']}")
+            return bare
 
     def ask(self, use: Callable[[Holdfast], Awaitable[T]]) -> T:
         """Open the database, which must be migrated already, and use it once."""
@@ -81,7 +84,7 @@ def place_options(function: F) -> F:
     )  # fmt: skip
     @wraps(function)
     def with_place(*args: Any, app: str | None, database: str | None, **kwargs: Any) -> Any:
-        return function(*args, place=Place(app, database, settled()), **kwargs)
+        return function(*args, place=Place(app, settled()), **kwargs)
 
     return with_place  # type: ignore[return-value]
 
@@ -110,26 +113,6 @@ def defaults(command: click.Command, found: Found) -> dict[str, Any]:
         return {name: defaults(inner, found) for name, inner in command.commands.items()}
     named = {option.name: OPTIONS[option.name] for option in command.params if option.name in OPTIONS}
     return {option: getattr(found.values, name) for option, name in named.items() if found.is_set(name)}
-
-
-def completed(outside: Outside, found: Found) -> Outside:
-    """With mail and model as holdfast.toml or a _FILE sets them. What stands in a variable is read by the handlers."""
-    values = found.values
-    more: dict[str, Any] = {}
-    if outside.mail is None and _from_elsewhere(found, "smtp_url"):
-        more["mail"] = SmtpMail(values.smtp_url or "")
-    elif outside.mail is None and not values.smtp_url and _from_elsewhere(found, "mailbox"):
-        more["mail"] = FileMailbox(values.mailbox or "")
-    if outside.mail_from is None and _from_elsewhere(found, "mail_from"):
-        more["mail_from"] = values.mail_from
-    if outside.llm is None and _from_elsewhere(found, "llm_url", "llm_model") and values.llm_url and values.llm_model:
-        secrets = outside.secrets or EnvSecrets()
-        more["llm"] = OpenAiCompatible(values.llm_url, lambda: secrets.get("default", "llm_key"), values.llm_model)
-    return msgspec.structs.replace(outside, **more) if more else outside
-
-
-def _from_elsewhere(found: Found, *names: str) -> bool:
-    return any(found.is_set(name) and found.origins[name] != variable(name) for name in names)
 
 
 @asynccontextmanager

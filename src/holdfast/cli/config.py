@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 
 from holdfast.cli.app import F, settled
 from holdfast.cli.output import Output, notice, output_option, show_rows
-from holdfast.settings import TABLE, unknown_variables, variable
+from holdfast.settings import FILE, TABLE, Found, unknown_variables, variable
 
 
 def setting_options(*names: str) -> Callable[[F], F]:
@@ -24,6 +26,14 @@ def setting_options(*names: str) -> Callable[[F], F]:
         return function
 
     return add
+
+
+def whence(found: Found) -> str:
+    """Which settings file was read."""
+    if not found.file:
+        return f"no {FILE} in {Path.cwd()}"
+    named = " (named by HOLDFAST_CONFIG)" if os.environ.get("HOLDFAST_CONFIG") else ""
+    return f"settings from {found.file}{named}"
 
 
 @click.group()
@@ -42,5 +52,6 @@ def show(output: Output, **_flags: Any) -> None:
         for name, entry in TABLE.items()
     ]
     show_rows(rows, ("name", "value", "origin"), output, empty="")
+    notice(whence(found))
     for name in unknown_variables():
         notice(f"{name} is set, but no setting is called so: is it misspelt?")

@@ -11,6 +11,7 @@ from holdfast import Holdfast, HoldfastError
 from holdfast.app import doctor as app
 from holdfast.app.doctor import Check
 from holdfast.cli.app import Place, place_options, run, settled
+from holdfast.cli.config import whence
 from holdfast.cli.output import Output, bar, notice, output_option, show_rows
 from holdfast.cli.refusals import FAILED
 from holdfast.handlers.probe import Answer, mail_server, model_server
@@ -37,7 +38,7 @@ def doctor(place: Place, output: Output) -> None:
 
 async def _all(hf: Holdfast, found: Found, update: Update) -> list[Check]:
     looks: list[app.Examination] = [
-        ("python", app.python), ("settings", _settings), ("time zones", app.time_zones),
+        ("python", app.python), ("settings", lambda: _settings(hf, found)), ("time zones", app.time_zones),
         ("mail", lambda: _mail(hf, found)), ("model", lambda: _model(hf, found)),
     ]  # fmt: skip
     more = 10  # about: what there is to ask of the database is known once it is open
@@ -71,27 +72,34 @@ async def _told(look: app.Examination, number: int, total: int, update: Update) 
     return check
 
 
-async def _settings() -> Check:
+async def _settings(hf: Holdfast, found: Found) -> Check:
     unknown = unknown_variables()
     if unknown:
         return Check(
             check="settings", state="warn", found=f"{', '.join(unknown)} is set, but nothing reads it",
             what_to_do="correct the name; `holdfast config show` lists all of them",
         )  # fmt: skip
-    return Check(check="settings", state="ok", found="all of them can be read")
+    return Check(check="settings", state="ok", found=f"{whence(found)}; database_url: {_whence_database(hf, found)}")
+
+
+def _whence_database(hf: Holdfast, found: Found) -> str:
+    origin = found.origins["database_url"]
+    return "given by the app" if hf.url_is_given and origin != "flag" else origin
 
 
 async def _mail(hf: Holdfast, found: Found) -> Check:
-    if found.values.smtp_url and (hf.outside.mail is None or found.is_set("smtp_url")):
-        return _check("mail", await mail_server(found.values.smtp_url))
     if hf.outside.mail is not None:
         return Check(check="mail", state="ok", found=f"{hf.outside.mail!r}, set up by the app: not asked")
+    if found.values.smtp_url:
+        return _check("mail", await mail_server(found.values.smtp_url))
     if found.values.mailbox:
         return Check(check="mail", state="ok", found=f"a folder: {found.values.mailbox}")
     return Check(check="mail", state="ok", found="not set up: EMAIL tasks are refused")
 
 
 async def _model(hf: Holdfast, found: Found) -> Check:
+    if hf.outside.llm is not None:
+        return Check(check="model", state="ok", found="set up by the app: not asked")
     url, model = found.values.llm_url, found.values.llm_model
     if url and not model:
         return Check(check="model", state="fail", found="a server, but no model", what_to_do="set HOLDFAST_LLM_MODEL")
@@ -101,8 +109,6 @@ async def _model(hf: Holdfast, found: Found) -> Check:
         except SecretMissing as error:
             return Check(check="model", state="fail", found=str(error), what_to_do="set it; any word if none is asked")
         return _check("model", await model_server(url, key))
-    if hf.outside.llm is not None:
-        return Check(check="model", state="ok", found="set up by the app: not asked")
     return Check(check="model", state="ok", found="not set up: AI tasks are refused")
 
 

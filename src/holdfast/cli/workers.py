@@ -21,7 +21,7 @@ from typing import Any
 import click
 import structlog
 
-from holdfast import Holdfast, logs
+from holdfast import Holdfast, logs, settings
 from holdfast.cli.app import F, Place, opened, place_options, run
 from holdfast.cli.health import watched
 from holdfast.cli.output import Output, notice, output_option, show_rows
@@ -111,13 +111,13 @@ def stand_in(hf: Holdfast, answers: Path | None) -> dict[str, Path]:
     """Give the app what it has not set up itself, and say where that is to be found."""
     given, folder = hf.outside, Path.cwd() / ".holdfast"
     places = {"mails": folder / "mailbox", "answers": answers or folder / "answers.jsonl"}
-    hf.outside = with_stand_ins(given, mailbox=places["mails"], answers=places["answers"])
+    hf.outside = with_stand_ins(given, settings.for_the_library(), mailbox=places["mails"], answers=places["answers"])
     if hf.outside.mail is given.mail or hf.registry.handler("EMAIL", ""):
         del places["mails"]
     if hf.outside.llm is given.llm or hf.registry.handler("AI", ""):
         del places["answers"]
         if answers:
-            notice(f"{answers} is not used: the app or the environment sets up a model")
+            notice(f"{answers} is not used: the app or the settings name a model")
     return places
 
 
