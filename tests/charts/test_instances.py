@@ -338,7 +338,7 @@ async def test_an_endless_loop_is_an_incident_that_shows_the_circle(url: str) ->
         await handle.send("go")
         await test.run_until_idle()
         view = await handle.status()
-        assert "no rest after 100 microsteps" in str(view.waiting_on)
+        assert "no rest after 1,000 microsteps" in str(view.waiting_on)
         [incident] = [e for e in await handle.history() if e.type == "INCIDENT_RAISED"]
         assert "#round.a --always--> #round.b" in str(incident.payload["cycle"])
         assert (await test.start("round")).id != handle.id

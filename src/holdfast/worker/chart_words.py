@@ -21,6 +21,8 @@ from holdfast.worker.turns import sent_by
 if TYPE_CHECKING:
     from holdfast.worker.charts import ChartExecution
 
+STEPS_SHOWN = 100  # microsteps of one turn that its history entry names
+
 
 def waiting_on(ex: ChartExecution) -> str:
     if ex.paused is not None:
@@ -49,7 +51,7 @@ def describe(call: TaskCall) -> str:
 
 
 def transition_words(turn: ChartTurn, event: str, before: Snapshot | None) -> bytes:
-    """What it was about and where it went: event, from, to, seq; what changed in the context; all steps, if several."""
+    """What it was about and where it went: event, from, to, seq; what changed in the context; the steps, if several."""
     snapshot = turn.snapshot
     head = b'{"event":%b,"from":%b,"to":%b,"seq":%d' % (
         codec.encode(event), b"null" if before is None else bytes(before.value), bytes(snapshot.value), snapshot.seq,
@@ -62,7 +64,9 @@ def transition_words(turn: ChartTurn, event: str, before: Snapshot | None) -> by
     if changed:
         words["set"] = changed
     if len(turn.taken) > 1:
-        words["steps"] = [[taken.event, [repr(t) for t in taken.transitions]] for taken in turn.taken]
+        words["steps"] = [[one.event, [repr(t) for t in one.transitions]] for one in turn.taken[:STEPS_SHOWN]]
+    if len(turn.taken) > STEPS_SHOWN:
+        words["steps_left_out"] = len(turn.taken) - STEPS_SHOWN
     return head + (b"," + codec.encode(words, limit=UNLIMITED)[1:] if words else b"}")
 
 

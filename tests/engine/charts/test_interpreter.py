@@ -10,7 +10,7 @@ from holdfast.engine import codec
 from holdfast.engine.charts import document
 from holdfast.engine.charts.compiler import compile_chart
 from holdfast.engine.charts.configurations import SnapshotMismatch
-from holdfast.engine.charts.interpreter import Answer, advance, start
+from holdfast.engine.charts.interpreter import MICROSTEPS_LIMIT, RAISED_LIMIT, Answer, advance, start
 from holdfast.engine.charts.nodes import Chart, StepFault
 from holdfast.engine.charts.snapshots import due, snapshot_from, snapshot_text
 
@@ -19,7 +19,7 @@ AGAIN: dict[str, Any] = {
     "initial": "a",
     "states": {
         "a": {
-            "invoke": {"id": "kid", "src": "work", "onDone": "b"},
+            "invoke": {"id": "kid", "src": "busy", "onDone": "b"},
             "after": {"1000": "b"},
             "on": {"again": {"target": "a", "reenter": True}},
         },
@@ -64,7 +64,7 @@ def test_a_timer_of_a_state_left_or_entered_again_is_stale() -> None:
 def test_a_child_answers_once() -> None:
     spec = {
         "id": "c", "initial": "a",
-        "states": {"a": {"invoke": {"id": "kid", "src": "work", "onDone": {"actions": {"type": "log", "params": 1}}}}},
+        "states": {"a": {"invoke": {"id": "kid", "src": "busy", "onDone": {"actions": {"type": "log", "params": 1}}}}},
     }  # fmt: skip
     chart = compiled(spec)
     first = start(chart, None, 0)
@@ -140,3 +140,47 @@ def test_a_step_that_asks_for_too_much_is_refused() -> None:
     chart = compiled(spec)
     with pytest.raises(StepFault, match="more than 1,000 effects"):
         advance(chart, start(chart, None, 0).snapshot, {"type": "go"}, 1)
+
+
+def counting(to: int) -> dict[str, Any]:
+    """Goes round until its context says so: `to` transitions without an event, after the one that begins it."""
+    turn = {
+        "guard": {"@expr": f"context.n < {to}"}, "reenter": True, "target": "busy",
+        "actions": {"type": "assign", "assign": {"n": {"@expr": "context.n + 1"}}},
+    }  # fmt: skip
+    return {
+        "id": "c", "initial": "idle", "context": {"n": 0},
+        "states": {"idle": {"on": {"go": "busy"}}, "busy": {"always": [turn]}},
+    }  # fmt: skip
+
+
+def test_a_loop_over_as_many_items_as_the_limit_allows_comes_to_rest() -> None:
+    chart = compiled(counting(MICROSTEPS_LIMIT - 1))
+    turn = advance(chart, start(chart, None, 0).snapshot, {"type": "go"}, 1)
+    assert (value(turn), turn.snapshot.context["n"], len(turn.taken)) == ("busy", 999, 1_000)
+
+
+def test_a_loop_over_one_item_more_is_refused_with_what_went_round() -> None:
+    chart = compiled(counting(MICROSTEPS_LIMIT))
+    with pytest.raises(StepFault, match="no rest after 1,000 microsteps") as refused:
+        advance(chart, start(chart, None, 0).snapshot, {"type": "go"}, 1)
+    assert "#c.busy --always--> #c.busy" in str(refused.value.cycle)
+
+
+def raising(count: int, rounds: int = 1) -> dict[str, Any]:
+    spec = counting(rounds)
+    spec["states"]["busy"]["entry"] = [{"type": "raise", "event": "nobody"}] * (count // (rounds + 1))
+    return spec
+
+
+def test_raised_events_that_nobody_takes_are_no_microsteps() -> None:
+    chart = compiled(raising(RAISED_LIMIT))
+    turn = advance(chart, start(chart, None, 0).snapshot, {"type": "go"}, 1)
+    assert (turn.snapshot.status, len(turn.taken)) == ("active", 2)
+
+
+def test_raised_events_have_a_limit_of_their_own() -> None:
+    chart = compiled(raising(RAISED_LIMIT + 3, rounds=2))
+    with pytest.raises(StepFault, match="one step raises more than 2,000 events") as refused:
+        advance(chart, start(chart, None, 0).snapshot, {"type": "go"}, 1)
+    assert refused.value.path.startswith("/states/busy/entry/")

@@ -443,7 +443,7 @@ def test_an_always_that_stays_and_assigns_never_rests() -> None:
     document = with_states(first={"always": {"actions": assign}, "on": {"GO": "end"}})
     problem = only(document)
     assert problem.path == "/states/first/always"
-    assert "100 microsteps" in problem.message
+    assert "1,000 microsteps" in problem.message
     document["states"]["first"]["always"]["guard"] = {"@expr": "context.n != 1"}
     assert found(document | {"context": {"n": 0}}) == []
 

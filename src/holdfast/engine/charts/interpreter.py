@@ -34,7 +34,8 @@ from holdfast.engine.charts.selection import select, select_eventless
 from holdfast.engine.charts.snapshots import Child, Pin, Snapshot, Timer
 from holdfast.engine.spans import span
 
-MICROSTEPS_LIMIT = 100
+MICROSTEPS_LIMIT = 1_000  # of one turn, those that take a transition
+RAISED_LIMIT = 2_000  # events of one turn, taken or not
 EFFECTS_LIMIT = 1_000  # of one turn
 TIMERS_LIMIT = 1_000  # of one instance
 INIT = "xstate.init"
@@ -79,8 +80,8 @@ class _Step:
     """What moves while one event is worked off."""
 
     __slots__ = (
-        "changed", "chart", "children", "config", "effects", "error", "history", "now", "output", "queue", "scope",
-        "seq", "status", "taken", "timers", "visits",
+        "changed", "chart", "children", "config", "effects", "error", "history", "now", "output", "queue", "raised",
+        "scope", "seq", "status", "taken", "timers", "visits",
     )  # fmt: skip
 
     def __init__(
@@ -99,6 +100,7 @@ class _Step:
         self.visits = 0 if before is None else before.visits
         self.seq = 1 if before is None else before.seq + 1
         self.queue: deque[dict[str, Any]] = deque()
+        self.raised = 0
         self.effects: list[Effect] = []
         self.taken: list[Taken] = []
         self.changed = False
@@ -107,6 +109,13 @@ class _Step:
         if len(self.effects) >= EFFECTS_LIMIT:
             raise StepFault(path, f"one step asks for more than {EFFECTS_LIMIT:,} effects, which is the limit")
         self.effects.append(Effect(type_, body))
+
+    def put(self, event: dict[str, Any], path: str) -> None:
+        """Queue an event for this turn. One that nobody takes costs no microstep, so that events have a limit too."""
+        if self.raised >= RAISED_LIMIT:
+            raise StepFault(path, f"one step raises more than {RAISED_LIMIT:,} events, which is the limit")
+        self.raised += 1
+        self.queue.append(event)
 
     # -- actions
 
@@ -154,7 +163,7 @@ class _Step:
     def _raise(self, action: Raise) -> None:
         event = action.event.of(self.scope)
         if action.delay is None:
-            self.queue.append(event)
+            self.put(event, action.path)
             return
         self.schedule(action.id, event, action.delay, action.path + "/delay", 0)
 
@@ -219,12 +228,12 @@ class _Step:
         completion = marker or node
         if parent.type == "compound":
             output = None if node.output is None else node.output.of(self.scope)
-            self.queue.append(_done(parent, output, node.output is not None))
+            self.put(_done(parent, output, node.output is not None), node.path)
         while marker is not None and marker.type == "parallel" and marker.index not in completed:
             if not is_done(active, marker):
                 break
             completed.add(marker.index)
-            self.queue.append(_done(marker, None, False))
+            self.put(_done(marker, None, False), marker.path)
             completion = marker
             marker = marker.parent
         if marker is not None:
@@ -274,17 +283,15 @@ class _Step:
                 self._finished(node, active, completed)
 
     def take(self, transitions: Sequence[Transition]) -> None:
+        if len(self.taken) >= MICROSTEPS_LIMIT:
+            raise self._endless()
         self.taken.append(Taken(self.scope.event["type"], transitions))
         self.microstep(plan(self.chart, self.config, transitions, self.history))
 
     def run_to_completion(self) -> None:
         ask = True
-        rounds = 0
         has_always = self.chart.has_always
         while self.status == "active":
-            rounds += 1
-            if rounds > MICROSTEPS_LIMIT:
-                raise self._endless()
             transitions = select_eventless(self.config, self.scope) if ask and has_always else []
             if transitions:
                 self.take(transitions)
@@ -301,8 +308,8 @@ class _Step:
     def _endless(self) -> StepFault:
         last = [f"{taken.event}: {', '.join(map(repr, taken.transitions))}" for taken in self.taken[-8:]]
         return StepFault(
-            self.taken[-1].transitions[0].path if self.taken else "",
-            f"no rest after {MICROSTEPS_LIMIT} microsteps: the chart goes round in a circle ({'; '.join(last[-3:])})",
+            self.taken[-1].transitions[0].path,
+            f"no rest after {MICROSTEPS_LIMIT:,} microsteps: the chart goes round in a circle ({'; '.join(last[-3:])})",
             last,
         )
 

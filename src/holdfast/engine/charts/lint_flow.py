@@ -124,7 +124,9 @@ class Flow:
                 actions = [*first.actions, *(node.exit + node.entry if first.reenter else [])]
                 if first.targets or actions:
                     endless = any(isinstance(action, Assign) for action in _flat(actions))
-                    then = "no rest after 100 microsteps, so the step is refused" if endless else "taken at every event"
+                    then = (
+                        "no rest after 1,000 microsteps, so the step is refused" if endless else "taken at every event"
+                    )
                     yield warning(first.path, f"an always without a guard leads back to itself: {then}. Guard it")
             elif circle and not reported & {one.index for one in circle}:
                 reported |= {one.index for one in circle}
