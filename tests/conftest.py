@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.browser import browser, context, faults, page  # noqa: F401, fixtures
 from tests.support.postgres import Cluster, Server
 
 cluster_key = pytest.StashKey[Cluster]()

