@@ -53,7 +53,7 @@ def test_every_capability_is_asked_for_and_every_role_has_some() -> None:
     assert asked == set(CAPABILITIES)
     assert all(words and words <= set(CAPABILITIES) for words in ROLES.values())
     assert {e.path for e in ENDPOINTS if e.capability == PUBLIC} == {
-        "/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/login", "/logout",
+        "/livez", "/readyz", "/metrics", "/openapi.json", "/", "/docs", "/docs.js", "/login", "/logout",
     }  # fmt: skip
     changing = {e.capability for e in ENDPOINTS if e.method != "GET"}
     assert not changing & {"instances:read", "tasks:read", "effects:read", "audit:read", "access:read", "tenant:read"}

@@ -115,7 +115,7 @@ OTHER_WORDS = {
 }  # fmt: skip
 # Of operations that share one, or are the same by another name.
 ALSO = {"ready", "instances.result"}
-TABLE = {endpoint.operation_id: endpoint for endpoint in table()}
+TABLE = {endpoint.operation_id: endpoint for endpoint in table() if not endpoint.page}
 
 
 def method(owner: object, path: str) -> Callable[..., Any]:

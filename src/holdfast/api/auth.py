@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -35,8 +37,11 @@ async def authenticate(doors: Doors, request: Request, *, required: bool) -> Cal
         return caller
     cookie = request.cookies.get(COOKIE, "")
     if cookie and KEY.match(cookie) and (caller := await doors.caller_of_key(cookie)) is not None:
-        if request.method not in SAFE:
-            _check_origin(request)
+        # A browser sends its cookie along with requests that other sites cause: those change nothing.
+        if request.method not in SAFE and sender_of(request.headers, doors.settings.public_url) is not Sender.US:
+            raise Problem(
+                "forbidden", "this request was caused by another site: changes need a request of our own pages"
+            )
         return caller
     if required:
         raise Problem("unauthenticated", f"nobody is logged in: {HOW}")
@@ -51,18 +56,37 @@ async def _bearer(doors: Doors, word: str) -> Caller | None:
     return None
 
 
-def _check_origin(request: Request) -> None:
-    """A browser sends its cookie along with requests that other sites cause: those change nothing."""
-    site = request.headers.get("sec-fetch-site")
-    origin = request.headers.get("origin")
-    same = origin is not None and site_of(origin) == request.headers.get("host", "")
-    if site not in (None, "same-origin", "none") or not (same or site == "same-origin"):
-        raise Problem("forbidden", "this request was caused by another site: changes need a request of our own pages")
+class Sender(enum.Enum):
+    """Whose page made a browser send a request."""
+
+    US = "us"
+    OTHERS = "others"
+    UNSAID = "unsaid"  # no browser of today leaves both headers out of a form or a change
 
 
-def site_of(origin: str) -> str | None:
-    """The host and port that an Origin names; None if it is none."""
+def sender_of(headers: Mapping[str, str], public_url: str | None) -> Sender:
+    """By what browsers say and no page can change: Sec-Fetch-Site where it is sent (to HTTPS and to loopback), else
+    Origin. `Origin: null` is also what a sandboxed frame of another site sends, so by itself it never means us."""
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site == "same-origin":
+        return Sender.US
+    if site not in (None, "none"):
+        return Sender.OTHERS
+    if origin is None:
+        return Sender.UNSAID
+    ours = _site(origin) is not None and (
+        urlsplit(origin).netloc == headers.get("host", "")
+        # Behind a proxy that changes Host, the address that the operator has set is ours as well.
+        or (public_url is not None and _site(origin) == _site(public_url))
+    )
+    return Sender.US if ours else Sender.OTHERS
+
+
+def _site(url: str) -> tuple[str, str, int | None] | None:
+    """Scheme, host and port of a URL; None if it names no host."""
     try:
-        return urlsplit(origin).netloc or None
+        parts = urlsplit(url)
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
     except ValueError:
         return None
+    return (parts.scheme, parts.hostname, port) if parts.hostname else None

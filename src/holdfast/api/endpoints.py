@@ -62,6 +62,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = False
     secret: bool = False  # its answer holds what must not be kept
     form: tuple[str, ...] = ()  # fields of a browser's form, in place of a body
+    greets: bool = False  # public, and says who is logged in
+    page: bool = False  # only for browsers: a route, but no operation of the API
     again: Callable[[Call], Awaitable[Reply]] | None = None  # how its answer is made once its change is committed
 
     @property

@@ -51,6 +51,7 @@ HEADERS: dict[str, dict[str, Any]] = {
 
 
 def document(endpoints: Sequence[Endpoint], public_url: str | None = None) -> dict[str, Any]:
+    endpoints = [endpoint for endpoint in endpoints if not endpoint.page]
     schemas = _Schemas(endpoints)
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:

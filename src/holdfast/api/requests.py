@@ -83,8 +83,8 @@ async def handle(doors: Doors, endpoint: Endpoint, request: Request) -> tuple[Re
             trail = Trail(trail.request_id, span.traceparent[3:35], span.traceparent)
     caller = NOBODY
     try:
-        # Who reads what is public is nobody's business.
-        if endpoint.capability != PUBLIC or endpoint.method not in SAFE:
+        # Who reads what is public is nobody's business, unless it tells them who they are.
+        if endpoint.capability != PUBLIC or endpoint.method not in SAFE or endpoint.greets:
             caller = await authenticate(doors, request, required=endpoint.capability != PUBLIC)
         reply = await _answer(doors, endpoint, request, caller, trail)
     except Problem as problem:

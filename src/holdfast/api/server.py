@@ -20,6 +20,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.api import (
     access,
+    browsing,
     bulk,
     definitions,
     effects,
@@ -34,7 +35,7 @@ from holdfast.api import (
 from holdfast.api.endpoints import Endpoint, Endpoints, Reply, check
 from holdfast.api.oidc import Oidc
 from holdfast.api.openapi import document
-from holdfast.api.pages import docs_page
+from holdfast.api.pages import DocsPage
 from holdfast.api.problems import Problem
 from holdfast.api.requests import Trail, handle, headers_for, refused, send_reply, send_stream, trail_of
 from holdfast.api.settings import ServerSettings, is_loopback
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from holdfast.tracing import RequestTracing
 
 log = structlog.get_logger("holdfast.api")
-NOUNS = (definitions, starting, instances, telling, tasks, effects, workers, bulk, streams, access, health)
+NOUNS = (definitions, starting, instances, telling, tasks, effects, workers, bulk, streams, access, health, browsing)
 SWEEP_SECONDS = 600.0
 CLOCK_SECONDS = 30.0
 ENDPOINT = "endpoint"
@@ -96,7 +97,7 @@ class Doors:
         self.oidc = Oidc(settings) if settings.oidc_issuer else None
         self.endpoints = table()
         self.described = msgspec.json.encode(document(self.endpoints, settings.public_url))  # both are asked for often
-        self.page = docs_page(self.endpoints).encode()
+        self.page = DocsPage(self.endpoints)
         self._routed = dict(routed or {})  # tenant → service
 
     def service_for(self, tenant_id: str) -> Service:
