@@ -6,7 +6,7 @@ COPY requirements/run.txt requirements/build.txt requirements/
 # Hashes for everything that comes from outside, also for what only builds the wheel.
 RUN /opt/holdfast/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r requirements/run.txt
 RUN /opt/tools/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r requirements/build.txt
-COPY pyproject.toml ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src src
 RUN /opt/tools/bin/pip wheel --no-cache-dir --no-index --no-deps --no-build-isolation --wheel-dir dist . \
  && /opt/holdfast/bin/pip install --no-cache-dir --no-index --no-deps dist/*.whl

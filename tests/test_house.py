@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "app": {"engine", "store", "app"},
     "worker": {"engine", "store", "handlers", "app", "worker"},
     "client": {"engine", "api", "client"},  # of the API only what goes over the wire, see below
-    "api": {"engine", "store", "handlers", "app", "api", "facade", "metrics", "settings", "tracing"},
+    "api": {"engine", "store", "handlers", "app", "api", "facade", "metrics", "settings", "tracing", "version"},
 }
 IMPURE = {
     "time",

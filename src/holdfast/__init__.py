@@ -57,6 +57,7 @@ from holdfast.engine.tasks import TaskInfo
 from holdfast.engine.tenants import TenantPolicy
 from holdfast.facade import Definitions, Effects, Handle, Holdfast, Tasks, Tenant
 from holdfast.outside import Outside
+from holdfast.version import __version__ as __version__
 
 __all__ = [
     "AiDefaults", "Backlogged", "Backoff", "BadChart", "BadDefinition", "BadInput", "BusinessKeyTaken", "ChildFailed",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any
 
 import msgspec
 
 from holdfast.api.endpoints import ANYONE, PUBLIC, Answer, Endpoint
 from holdfast.api.problems import MEDIA_TYPE, PROBLEMS, ProblemBody, example
+from holdfast.version import __version__
 
 TAGS = {
     "definitions": "What instances are instances of: published charts, and the code workflows of the server's app.",
@@ -58,7 +58,7 @@ def document(endpoints: Sequence[Endpoint], public_url: str | None = None) -> di
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, schemas)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Holdfast", "version": version("holdfast"), "description": ABOUT},
+        "info": {"title": "Holdfast", "version": __version__, "description": ABOUT},
         "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
         **({"servers": [{"url": public_url}]} if public_url else {}),
         "tags": [{"name": name, "description": words} for name, words in TAGS.items()],

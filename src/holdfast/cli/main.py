@@ -21,10 +21,11 @@ from holdfast.cli.tasks import tasks
 from holdfast.cli.verify import migrate, verify
 from holdfast.cli.workers import worker, workers
 from holdfast.settings import load
+from holdfast.version import __version__
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="holdfast")
+@click.version_option(__version__)
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Durable workflows for processes that touch money and people.
