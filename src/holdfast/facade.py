@@ -25,7 +25,7 @@ from holdfast.app.why import why
 from holdfast.app.workers import WorkerView, list_workers
 from holdfast.engine import codec, ids
 from holdfast.engine.builder import Workflow
-from holdfast.engine.errors import BadInput, HoldfastError
+from holdfast.engine.errors import BadDefinition, BadInput, HoldfastError
 from holdfast.engine.events import OUR_EVENT_IDS, OUR_EVENTS
 from holdfast.engine.retry import storable
 from holdfast.engine.signatures import signature_of
@@ -419,6 +419,12 @@ class Holdfast:
 
     def workflow(self, name: str, *, version: int = 1, queue: str = "default") -> Callable[[F], F]:
         """Declare an `async def` as a workflow."""
+        if callable(name):
+            function = getattr(name, "__name__", "charge")
+            raise BadDefinition(
+                f'@hf.workflow needs a name: write @hf.workflow("{function}"). Instances are kept under it, so it is '
+                "not taken from the function, which may be renamed"
+            )
 
         def declare(function: F) -> F:
             self.registry.add_code(name, version, queue, function)

@@ -236,7 +236,7 @@ async def test_a_signal_name_or_id_that_is_none_is_refused(app: Harness) -> None
 
 
 @pytest.mark.parametrize("where", ["step", "key", "sleep", "signal", "child", "effect", "parallel", "branch"])
-async def test_a_name_that_is_none_fails_the_instance_and_says_so(app: Harness, where: str) -> None:
+async def test_a_name_that_is_none_parks_the_instance_and_says_so(app: Harness, where: str) -> None:
     names: list[Any] = ["", "a#b", "x" * 201, "a\x00b", "lone \ud800", 7]
 
     @app.workflow("named")
@@ -264,8 +264,8 @@ async def test_a_name_that_is_none_fails_the_instance_and_says_so(app: Harness, 
     await app.run_until_idle()
     for handle in handles:
         view = await handle.status()
-        assert view.status == "failed"
-        assert "is not a name: expected 1 to 200 characters" in view.error["message"]
+        assert view.status == "waiting"
+        assert "is not a name: expected 1 to 200 characters" in str(view.waiting_on)
     assert row_counts(app.url)["effects"] == 0
 
 
@@ -276,11 +276,18 @@ async def test_a_name_grown_too_long_by_its_key_is_refused(app: Harness) -> None
 
     handle = await app.start("named")
     await app.run_until_idle()
-    assert "is not a name" in (await handle.status()).error["message"]
+    assert "is not a name" in str((await handle.status()).waiting_on)
 
 
 ODD_CALLS: list[tuple[Any, str]] = [
     (lambda ctx: ctx.step("a", None), "expected a function"),
+    (lambda ctx: ctx.step(print, 1), 'expected the step\'s name before it, as in ctx.step("print", print, …)'),
+    (lambda ctx: ctx.effect(print, 1), "expected the effect's name before it"),
+    (lambda ctx: ctx.transaction(print, 1), "expected the transaction's name before it"),
+    (lambda ctx: ctx.effect("a", print, moed="keyed"), "unexpected keyword argument 'moed'"),
+    (lambda ctx: ctx.efect("a", print), "no attribute 'efect'"),
+    (lambda ctx: ctx.child("a"), "missing 1 required positional argument: 'workflow'"),
+    (lambda ctx: ctx.sleep("a", "tomorrow"), "TypeError"),
     (lambda ctx: ctx.step("a", print, max_attempts=0), "max_attempts is 0"),
     (lambda ctx: ctx.step("a", print, timeout=0), "expected a positive"),
     (lambda ctx: ctx.effect("a", print, mode="twice"), "expected 'keyed', 'lookup' or 'manual'"),
@@ -294,7 +301,7 @@ ODD_CALLS: list[tuple[Any, str]] = [
 ]
 
 
-async def test_a_call_that_makes_no_sense_fails_the_instance_and_says_what_was_expected(app: Harness) -> None:
+async def test_a_call_that_makes_no_sense_parks_the_instance_and_says_what_was_expected(app: Harness) -> None:
     @app.workflow("odd")
     async def workflow(ctx: Context, which: int) -> None:
         await ODD_CALLS[which][0](ctx)
@@ -303,9 +310,9 @@ async def test_a_call_that_makes_no_sense_fails_the_instance_and_says_what_was_e
     await app.run_until_idle()
     for handle, (_, words) in zip(handles, ODD_CALLS, strict=True):
         view = await handle.status()
-        assert view.status == "failed", words
-        assert words in view.error["message"]
-        assert (await types(handle))[-1] == "INSTANCE_FAILED"
+        assert view.status == "waiting", words
+        assert words in str(view.waiting_on)
+        assert (await types(handle))[-1] == "INSTANCE_PARKED"
 
 
 async def test_one_turn_that_cannot_be_stored_does_not_harm_its_neighbours(
@@ -341,6 +348,9 @@ def test_a_declaration_that_makes_no_sense_is_refused_where_it_stands() -> None:
     async def none() -> None: ...
 
     async def three(ctx: Context, a: int, b: int) -> None: ...
+
+    with pytest.raises(BadDefinition, match=r'write @hf.workflow\("good"\)'):
+        app.workflow(good)  # type: ignore[type-var]
 
     def plain(ctx: Context) -> None: ...
 

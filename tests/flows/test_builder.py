@@ -108,7 +108,7 @@ async def test_the_way_not_taken_does_nothing(harness: Harness) -> None:
     low, odd = await harness.start("order", "low"), await harness.start("order", "sideways")
     await harness.run_until_idle()
     assert await low.result(timeout=0) == {"risk": {"route": "low", "results": {}}}
-    assert "'sideways' was chosen, expected one of high, low" in (await odd.status()).error["message"]
+    assert "'sideways' was chosen, expected one of high, low" in str((await odd.status()).waiting_on)
 
 
 async def test_a_loop_that_is_never_done_fails_after_its_rounds(harness: Harness) -> None:

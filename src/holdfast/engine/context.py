@@ -6,7 +6,7 @@ import asyncio
 import random
 import uuid
 from asyncio.events import _get_running_loop
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, overload
 
@@ -30,6 +30,9 @@ from holdfast.engine.steps import (
 )
 
 T = TypeVar("T")
+# What a call gives is a future of the workflow's own loop. It is declared as a coroutine, so that type checkers report
+# a forgotten `await`: its failure would reach nobody.
+Answer = Coroutine[Any, Any, T]
 Failure = type[BaseException] | tuple[type[BaseException], ...]
 CALLS_LIMIT = 100_000
 
@@ -57,9 +60,9 @@ class Context:
     # -- steps
 
     @overload
-    def step(self, name: str, function: Callable[..., Awaitable[T]], *args: Any, compensate: Callable[..., Any] | None = ..., max_attempts: int = ..., backoff: Backoff | timedelta | None = ..., timeout: float | timedelta | None = ..., retry_on: Failure | None = ..., thread: bool = ..., key: str | None = ...) -> Awaitable[T]: ...  # noqa: E501  # fmt: skip
+    def step(self, name: str, function: Callable[..., Awaitable[T]], *args: Any, compensate: Callable[..., Any] | None = ..., max_attempts: int = ..., backoff: Backoff | timedelta | None = ..., timeout: float | timedelta | None = ..., retry_on: Failure | None = ..., thread: bool = ..., key: str | None = ...) -> Answer[T]: ...  # noqa: E501  # fmt: skip
     @overload
-    def step(self, name: str, function: Callable[..., T], *args: Any, compensate: Callable[..., Any] | None = ..., max_attempts: int = ..., backoff: Backoff | timedelta | None = ..., timeout: float | timedelta | None = ..., retry_on: Failure | None = ..., thread: bool = ..., key: str | None = ...) -> Awaitable[T]: ...  # noqa: E501  # fmt: skip
+    def step(self, name: str, function: Callable[..., T], *args: Any, compensate: Callable[..., Any] | None = ..., max_attempts: int = ..., backoff: Backoff | timedelta | None = ..., timeout: float | timedelta | None = ..., retry_on: Failure | None = ..., thread: bool = ..., key: str | None = ...) -> Answer[T]: ...  # noqa: E501  # fmt: skip
     def step(
         self,
         name: str,
@@ -72,8 +75,10 @@ class Context:
         retry_on: Failure | None = None,
         thread: bool = True,
         key: str | None = None,
-    ) -> Awaitable[Any]:
+    ) -> Answer[Any]:
         """Run `function(*args)`: safe to repeat. Its result is remembered; a crash in the middle runs it again."""
+        if type(name) is not str:
+            check_named("step", name)
         signature = signature_of(function)
         if backoff is None and timeout is None and retry_on is None and max_attempts == 3:
             policy = DEFAULT
@@ -82,6 +87,10 @@ class Context:
         spec = StepSpec(function, args, signature, policy, compensate, thread)
         return self._call("step", name, key, args, spec, signature.returns)
 
+    @overload
+    def effect(self, name: str, function: Callable[..., Awaitable[T]], *args: Any, mode: Mode = ..., window: timedelta | None = ..., lookup: Callable[..., Any] | None = ..., compensate: Callable[..., Any] | None = ..., max_attempts: int = ..., backoff: Backoff | timedelta | None = ..., timeout: float | timedelta | None = ..., retry_on: Failure | None = ..., thread: bool = ..., key: str | None = ...) -> Answer[T]: ...  # noqa: E501  # fmt: skip
+    @overload
+    def effect(self, name: str, function: Callable[..., T], *args: Any, mode: Mode = ..., window: timedelta | None = ..., lookup: Callable[..., Any] | None = ..., compensate: Callable[..., Any] | None = ..., max_attempts: int = ..., backoff: Backoff | timedelta | None = ..., timeout: float | timedelta | None = ..., retry_on: Failure | None = ..., thread: bool = ..., key: str | None = ...) -> Answer[T]: ...  # noqa: E501  # fmt: skip
     def effect(
         self,
         name: str,
@@ -97,14 +106,20 @@ class Context:
         retry_on: Failure | None = None,
         thread: bool = True,
         key: str | None = None,
-    ) -> Awaitable[Any]:
+    ) -> Answer[Any]:
         """Touch the outside world: recorded before it starts, repeated only as its `mode` allows."""
+        if type(name) is not str:
+            check_named("effect", name)
         spec = effect_spec(
             function, args, mode=mode, window=window, lookup=lookup, compensate=compensate, max_attempts=max_attempts,
             backoff=backoff, timeout=timeout, retry_on=retry_on, thread=thread,
         )  # fmt: skip
         return self._call("effect", name, key, args, spec, spec.signature.returns)
 
+    @overload
+    def transaction(self, name: str, function: Callable[..., Awaitable[T]], *args: Any, compensate: Callable[..., Any] | None = ..., max_attempts: int = ..., backoff: Backoff | timedelta | None = ..., timeout: float | timedelta | None = ..., retry_on: Failure | None = ..., key: str | None = ...) -> Answer[T]: ...  # noqa: E501  # fmt: skip
+    @overload
+    def transaction(self, name: str, function: Callable[..., T], *args: Any, compensate: Callable[..., Any] | None = ..., max_attempts: int = ..., backoff: Backoff | timedelta | None = ..., timeout: float | timedelta | None = ..., retry_on: Failure | None = ..., key: str | None = ...) -> Answer[T]: ...  # noqa: E501  # fmt: skip
     def transaction(
         self,
         name: str,
@@ -116,8 +131,10 @@ class Context:
         timeout: float | timedelta | None = None,
         retry_on: Failure | None = None,
         key: str | None = None,
-    ) -> Awaitable[Any]:
+    ) -> Answer[Any]:
         """Run `function(tx, *args)` in the store's database, in the same commit as its journal row."""
+        if type(name) is not str:
+            check_named("transaction", name)
         signature = signature_of(function)
         policy = policy_from(max_attempts, backoff, 10.0 if timeout is None else timeout, retry_on)
         spec = TransactionSpec(function, args, signature, policy, compensate)
@@ -139,7 +156,7 @@ class Context:
                 raise answer
         return settled
 
-    def _call_branch(self, name: str, what: Any) -> asyncio.Future[Any]:
+    def _call_branch(self, name: str, what: Any) -> Answer[Any]:
         if isinstance(what, Effect):
             spec: Any = effect_spec(what.function, what.args, **what.options)
             return self._call("effect", name, None, what.args, spec, spec.signature.returns)
@@ -153,7 +170,7 @@ class Context:
     def sleep(
         self, name: str, duration: timedelta | float | None = None, *, until: datetime | None = None,
         key: str | None = None,
-    ) -> Awaitable[None]:  # fmt: skip
+    ) -> Answer[None]:  # fmt: skip
         """Wait: a row in the database, nothing in memory. Never early."""
         if (duration is None) == (until is None):
             raise BadDefinition(f"sleep {name!r} takes either a duration or until=…")
@@ -167,7 +184,7 @@ class Context:
 
     def wait_for_signal(
         self, name: str, *, timeout: timedelta | float | None = None, key: str | None = None
-    ) -> Awaitable[Any]:
+    ) -> Answer[Any]:
         """The payload of the next signal of that name (also one that came early), or None on time-out."""
         spec = SignalSpec(name, None if timeout is None else max(0, microseconds(timeout)))
         return self._call("signal", name, key, None, spec)
@@ -175,7 +192,7 @@ class Context:
     def child(
         self, name: str, workflow: str, input: Any = None, *, version: int | None = None,
         compensate: Callable[..., Any] | None = None, key: str | None = None,
-    ) -> Awaitable[Any]:  # fmt: skip
+    ) -> Answer[Any]:  # fmt: skip
         """Start another workflow and wait for its result. Its failure raises ChildFailed here."""
         raw = codec.encode(input, "the input of child", self._limit, name)
         spec = ChildSpec(workflow, version, raw, compensate)
@@ -216,9 +233,7 @@ class Context:
                 "return from the step and ask there"
             )
 
-    def _call(
-        self, kind: str, name: str, key: str | None, args: Any, spec: Any, type_: Any = None
-    ) -> asyncio.Future[Any]:
+    def _call(self, kind: str, name: str, key: str | None, args: Any, spec: Any, type_: Any = None) -> Answer[Any]:
         """Give the call its key: its name and occurrence. Two concurrent branches must not share a name."""
         self._check_place()
         if key is not None:
@@ -247,4 +262,14 @@ class Context:
         if spec.compensate is not None:
             replay.compensable.append(call)
         self._last[name] = (call.future, task, number)
-        return call.future
+        return call.future  # type: ignore[return-value]
+
+
+def check_named(call: str, name: object) -> None:
+    """The name of a call is easily forgotten: the function stands in its place then."""
+    if callable(name):
+        function = getattr(name, "__name__", type(name).__name__)
+        raise BadDefinition(
+            f"the first argument of ctx.{call} is the function {function!r}: expected the {call}'s name before it, as "
+            f'in ctx.{call}("{function}", {function}, …); its result is remembered under that name'
+        )

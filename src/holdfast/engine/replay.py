@@ -17,6 +17,7 @@ from holdfast.engine import history as h
 from holdfast.engine.codec import decode, decoder_for
 from holdfast.engine.errors import ChildFailed, EffectAborted, EffectFailed, NotInWorkflow, StepFailed
 from holdfast.engine.journal import Journal, Recorded, RowWords, contradiction, space_of
+from holdfast.engine.mistakes import mistake_in, unheard
 from holdfast.engine.turnloop import TurnLoop
 
 
@@ -53,6 +54,7 @@ class Replay:
         self.compensable: list[Call] = []  # in the order of being asked
         self.difference: str | None = None
         self.runaway: NotInWorkflow | None = None  # why the body will never come to rest
+        self.failed: list[Call] = []  # calls whose failure was handed to the body
         self.closed = False
         self._released: list[tuple[int, int, Call]] = []  # asked and answered in the journal, not yet released
         self._order = 0
@@ -102,6 +104,8 @@ class Replay:
         call.outcome, call.words = type_, words
         try:
             settle(call, type_, words)
+            if words.error is not None:
+                self.failed.append(call)
         except (msgspec.ValidationError, ValueError) as error:
             self.difference = f"the recorded result of {call.key!r} does not fit its annotation any more: {error}"
 
@@ -115,6 +119,11 @@ class Replay:
         assert self.main is not None
         error = self.main.exception()
         return (None, error) if error is not None else (self.main.result(), None)
+
+    def mistake(self) -> str | None:
+        """Of a body that is done: what is wrong with its code, if that is why it ended, or if it ended unawares."""
+        error = self.outcome()[1]
+        return unheard(self.failed, self.loop.children) if error is None else mistake_in(error)
 
     def close(self) -> None:
         self.closed = True

@@ -59,10 +59,14 @@ def _refuse(*_: Any, **__: Any) -> Any:
 _no_world: Any = _refuse
 
 
+async def _awaited(future: asyncio.Future[Any]) -> Any:
+    return await future
+
+
 class TurnLoop(asyncio.AbstractEventLoop):
     def __init__(self) -> None:
         self._ready: deque[tuple[Callable[..., Any], tuple[Any, ...], Variables | None]] = deque()
-        self._children: list[asyncio.Task[Any]] = []
+        self.children: list[asyncio.Task[Any]] = []
         self._main: asyncio.Task[Any] | None = None
         self._outer: Any = _UNKNOWN  # the loop around us
 
@@ -76,11 +80,13 @@ class TurnLoop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        if isinstance(coro, asyncio.Future):  # an answer of `ctx`: asyncio.create_task(ctx.step(…))
+            coro = _awaited(coro)
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, **options)
         if self._main is None:
             self._main = task
         else:
-            self._children.append(task)
+            self.children.append(task)
         return task
 
     def get_debug(self) -> bool:
@@ -150,7 +156,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
 
     def dispose(self) -> None:
         """Unwind what is still suspended. The context is closed first, so unwinding code writes nothing."""
-        tasks = self._children
+        tasks = self.children
         if self._main is not None:
             tasks.append(self._main)
         if not all(task.done() for task in tasks):
@@ -170,5 +176,5 @@ class TurnLoop(asyncio.AbstractEventLoop):
             finally:
                 _set_running_loop(outer)
         self._ready.clear()
-        self._children = []
+        self.children = []
         self._main = None

@@ -92,7 +92,11 @@ class Execution(UnderClaim):
         try:
             given = self.definition.decode_input(self.claimed.input)
         except HoldfastError as error:
-            self.end("failed", error)
+            if not self.claimed.history:
+                self.end("failed", error)
+            else:  # it fitted when it was started: the code has changed since
+                self.replay.difference = str(error)
+                self._park()
             return
         self.replay.begin(self.definition.function, self.context, given)
         if self.replay.journal.ending_type and self.replay.difference is None:
@@ -117,9 +121,12 @@ class Execution(UnderClaim):
                 return
             if self.undo is None and replay.done:
                 error = replay.outcome()[1]
-                if error is not None and undo.begin_failing(self, error):
-                    continue
                 if error is not None or not self._unfinished():
+                    if (mistake := replay.mistake()) is not None:
+                        self._stop(mistake)
+                        return
+                    if error is not None and undo.begin_failing(self, error):
+                        continue
                     self._finish()
                     return
             if (self.events or self.waits) and self._answer_one():
@@ -415,8 +422,15 @@ class Execution(UnderClaim):
         status = "compensating" if self.undo is not None else "waiting"
         self.submit(status=status, waiting_on=waiting_on or "nothing: it needs a person", run_at=self.next_at())
 
-    def _park(self) -> None:
-        difference = f"the code contradicts its journal: {self.replay.difference}"
+    def _stop(self, mistake: str) -> None:
+        """Park it once nothing runs any more: what a handler comes back with belongs into its history."""
+        if not self.running:
+            self._park(mistake)
+        elif self.hard:
+            self.submit()
+
+    def _park(self, mistake: str = "") -> None:
+        difference = mistake or f"the code contradicts its journal: {self.replay.difference}"
         self.record(h.INSTANCE_PARKED, "", codec.encode({"difference": difference}))
         self.submit(status="waiting", waiting_on=difference)
         self.worker.note(self, "parked", on=difference)

@@ -29,7 +29,7 @@ from holdfast.engine.trace import trace_id_of
 from holdfast.engine.turns import Change, NewInstance, Outcome, Turn
 from holdfast.store.committer import Committer, Watch
 from holdfast.store.port import Claimed, PendingEvent, Place, claimed_at_birth
-from holdfast.worker import running
+from holdfast.worker import running, world
 from holdfast.worker.charts import ChartExecution
 from holdfast.worker.execution import Execution
 from holdfast.worker.running import Tracing
@@ -123,6 +123,7 @@ class Worker:
 
     async def start(self, *, background: bool = True) -> None:
         self._context = copy_context()
+        world.watch()
         if background:
             await self.quarantine.begin()
             try:

@@ -1,0 +1,62 @@
+"""Mistakes in an author's workflow that a deploy mends: its instance stands still instead of failing and compensating.
+
+Decides which error, or which silence, at the end of a body is such a mistake. It must not know what follows from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from holdfast.engine.errors import BadDefinition, BadInput, ConcurrentName, NotInWorkflow
+
+if TYPE_CHECKING:
+    from holdfast.engine.replay import Call
+
+OURS = (BadDefinition, BadInput, ConcurrentName, NotInWorkflow)
+CHAIN_MAX = 20
+
+
+def mistake_in(error: BaseException) -> str | None:
+    """The sentence of the mistake, if a call of ours was refused; its author may have wrapped that error."""
+    link: BaseException | None = error
+    for _ in range(CHAIN_MAX):
+        if link is None:
+            return None
+        if isinstance(link, OURS) or (isinstance(link, (TypeError, AttributeError)) and _raised_by_us(link)):
+            return f"the workflow's code has a mistake: {type(link).__name__}: {link}"
+        link = link.__cause__ or link.__context__
+    return None
+
+
+def _raised_by_us(error: BaseException) -> bool:
+    """Whether a call on `ctx` does not exist, does not fit its signature, or got something it cannot work with."""
+    text = str(error)
+    if text.startswith(("Context.", "'Context' object")):
+        return True
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and str(trace.tb_frame.f_globals.get("__name__", "")).startswith("holdfast.engine.")
+
+
+def unheard(failed: list[Call], tasks: list[asyncio.Task[Any]]) -> str | None:
+    """The sentence of a failure that the body never looked at, and so went on as if all was well."""
+    for call in failed:
+        if _unread(call.future):
+            return (
+                f"the workflow returned, and the failure of {call.kind} {call.key!r} was never awaited "
+                f"({call.future.exception()}): put `await` before its ctx.{call.kind}(…), or catch what it raises"
+            )
+    for task in tasks:
+        if task.done() and _unread(task):
+            return (
+                f"the workflow returned, and the failure of a task that it made was never awaited "
+                f"({task.exception()!r}): await the task, or catch what it raises"
+            )
+    return None
+
+
+def _unread(future: asyncio.Future[Any]) -> bool:
+    """asyncio's own note for its line "exception was never retrieved"; reading the error of the future clears it."""
+    return bool(getattr(future, "_log_traceback", False))
