@@ -367,7 +367,7 @@ MUTANTS = [
            "if (mistake := replay.mistake()) is not None:", "if (mistake := None) is not None:",
            "tests/flows/test_mistakes.py -k sqlite"),
     Mutant("an instance is parked while its handlers run", "worker/execution.py",
-           "        if not self.running:\n            self._park(mistake)", "        if True:\n            self._park(mistake)",
+           "if not self.running:\n            self._park(mistake)", "if True:\n            self._park(mistake)",
            "tests/flows/test_mistakes.py -k sqlite"),
     Mutant("a workflow's body may open sockets", "worker/world.py",
            "if event in REFUSED and isinstance(_get_running_loop(), TurnLoop):", "if False:",
