@@ -69,7 +69,10 @@ class LightExecution:
         else:
             self.worker.lost(self, outcome)
 
-    def new_events(self, woken: int, events: list[Any]) -> None: ...
+    def asking(self) -> dict[str, Any]:
+        return {}
+
+    def new_events(self, woken: int, events: list[Any], asked: dict[str, Any]) -> None: ...
 
     def abandon(self) -> None:
         self.abandoned = True

@@ -230,9 +230,7 @@ def test_no_batch_moves_and_wakes_one_row_and_each_instance_keeps_its_order(
             taken, *touched = committer._take()
             if not taken or len(under_way) == writers:
                 assert under_way, "turns are pending, nothing is under way, and none is taken"
-                over_moved, over_woken = under_way.pop(0)
-                committer._moved -= over_moved
-                committer._woken -= over_woken
+                committer._set_free(*under_way.pop(0))
                 if not taken:
                     continue
             moved = [t.instance_id for t, _ in taken if t.history]
@@ -245,8 +243,10 @@ def test_no_batch_moves_and_wakes_one_row_and_each_instance_keeps_its_order(
             for moved_elsewhere, _ in under_way:
                 assert not set(moved) & moved_elsewhere
             for turn, _ in taken:
-                if turn.history:
-                    order.setdefault(turn.instance_id, []).append(turn.history[0][2])
+                number = turn.history[0][2] if turn.history else int(turn.events[0].id) if turn.events else None
+                touches = {*([turn.instance_id] if turn.history else []), *(e.instance_id for e in turn.events)}
+                for id_ in touches if number is not None else ():
+                    order.setdefault(id_, []).append(number)
             assert touched[0] == {*moved, *(s.id for t, _ in taken for s in t.starts)}
             assert touched[1] == woken
             committer._moved |= touched[0]
@@ -255,5 +255,75 @@ def test_no_batch_moves_and_wakes_one_row_and_each_instance_keeps_its_order(
             taken_in_all += len(taken)
         for numbers in order.values():
             assert numbers == sorted(numbers)
+        assert (committer._lines, committer._waiting) == ({}, 0)
+
+    asyncio.run(run())
+
+
+class _Counted(bytes):
+    """An instance id that counts how often anything asks for it."""
+
+    asked = 0
+
+    def __hash__(self) -> int:
+        _Counted.asked += 1
+        return super().__hash__()
+
+
+def _looks_at(signals: int) -> int:
+    """How often the ids of turns are looked at while as many signals wait for an instance that moves all the time."""
+
+    async def run() -> int:
+        committer = Committer(SqliteStore("sqlite:///never-opened.db"))
+        committer.store.batch_limit = 50
+        busy, neighbour = _Counted(b"b" * 16), _Counted(b"n" * 16)
+        row: Any = ("t", busy, 1, "X", "", 1, 0, b"", b"", b"")
+        for number in range(signals):
+            event = NewEvent("t", busy, str(number), "signal", "go", b"1", number)
+            committer.submit(Turn("t", busy, events=[event]), lambda outcome: None)
+        committer.submit(Turn("t", neighbour, 1, [("t", neighbour, *row[2:])]), lambda outcome: None)
+        _Counted.asked = 0
+        left, passes = signals + 1, 0
+        while left:
+            # One turn of the instance's own for every batch: what put all its signals off again and again.
+            committer.submit(Turn("t", busy, 1, [row]), lambda outcome: None)
+            left += 1
+            taken, moved, woken = committer._take()
+            committer._moved |= moved
+            committer._woken |= woken
+            again, *touched = committer._take()  # meanwhile: whatever touches neither
+            assert not {t.instance_id for t, _ in again} & {busy}
+            committer._set_free(moved, woken)
+            committer._set_free(*touched)  # type: ignore[arg-type]
+            left -= len(taken) + len(again)
+            passes += 1
+            if passes > signals // 50 + 2:
+                break
+        return _Counted.asked
+
+    return asyncio.run(run())
+
+
+def test_signals_that_wait_for_a_busy_instance_are_not_looked_at_again_and_again() -> None:
+    few, many = _looks_at(500), _looks_at(2_000)
+    assert many < few * 4 * 1.2
+
+
+def test_a_long_line_for_one_instance_leaves_room_for_its_neighbours() -> None:
+    async def run() -> None:
+        committer = Committer(SqliteStore("sqlite:///never-opened.db"))
+        committer.store.batch_limit = 10
+        busy = b"b" * 16
+        committer._moved = {busy}
+        for number in range(100):
+            event = NewEvent("t", busy, str(number), "signal", "go", b"1", number)
+            committer.submit(Turn("t", busy, events=[event]), lambda outcome: None)
+        assert committer._take()[0] == []
+        committer._set_free({busy}, set())
+        for number in range(10):
+            committer.submit(a_made_turn("step", number % 4, 0, number), lambda outcome: None)
+        taken, *_ = committer._take()
+        whose = [turn.instance_id for turn, _ in taken]
+        assert (len(whose), whose.count(busy)) == (9, 5)  # all four neighbours, though the line was there first
 
     asyncio.run(run())

@@ -37,6 +37,9 @@ class Committer:
         self.worker_id = worker_id
         self.watch = watch
         self._pending: deque[tuple[Turn, Done]] = deque()
+        self._lines: dict[bytes, deque[tuple[Turn, Done]]] = {}  # turns that wait, by instance; none is empty
+        self._waiting = 0  # turns in them, each counted once
+        self._free: deque[bytes] = deque()  # instances that no batch under way touches any more, and that have a line
         self._under_way = 0  # batches
         self._moved: set[bytes] = set()  # instances that they move
         self._woken: set[bytes] = set()  # instances that they wake
@@ -90,7 +93,7 @@ class Committer:
                 # Everything pending touches an instance of a batch under way: its end will wake us.
                 self._more.clear()
                 continue
-            if not self._pending:
+            if not self._pending and not self._free:
                 self._more.clear()
             self._under_way += 1
             self._moved |= moved
@@ -100,9 +103,8 @@ class Committer:
                 outcomes = await self._settle([turn for turn, _ in batch])
             finally:
                 self._under_way -= 1
-                self._moved -= moved
-                self._woken -= woken
-                if self._pending:
+                self._set_free(moved, woken)
+                if self._pending or self._free:
                     self._more.set()
             self.batches += 1
             self.turns += len(batch)
@@ -110,7 +112,7 @@ class Committer:
                 self._count(self.watch, batch, outcomes, loop.time() - began)
             self._tell(batch, outcomes)
             del batch, outcomes, moved, woken  # idle, this task must not keep the instances of its last batch in memory
-            if not self._pending and not self._under_way:
+            if not self._pending and not self._under_way and not self._waiting:
                 self._idle.set()
 
     @staticmethod
@@ -141,48 +143,83 @@ class Committer:
                     "turn_callback_failed", tenant_id=turn.tenant_id, instance_id=ids.instance_word(turn.instance_id)
                 )
 
+    def _set_free(self, moved: set[bytes], woken: set[bytes]) -> None:
+        """A batch that moved and woke these is over."""
+        self._moved -= moved
+        self._woken -= woken
+        if self._lines:
+            self._free.extend(self._lines.keys() & (moved | woken))
+
     def _take(self) -> tuple[list[tuple[Turn, Done]], set[bytes], set[bytes]]:
         """The next batch, and which instances it moves and wakes: no instance row may be both moved and woken in one
-        statement, nor in two at once."""
+        statement, nor in two at once. A turn that has to wait joins the line of every instance it touches: none
+        overtakes it there, and it is looked at again only when one of those instances is free."""
         taken: list[tuple[Turn, Done]] = []
-        put_off: list[tuple[Turn, Done]] = []
         moved: set[bytes] = set()
         woken: set[bytes] = set()
-        held: set[bytes] = set()  # those put off: their next turns must not overtake them
-        busy_moved, busy_woken = self._moved, self._woken
+        busy_moved, busy_woken, lines = self._moved, self._woken, self._lines
         pending, limit = self._pending, self.store.batch_limit
+        if self._free:
+            # Half a batch at most while others wait: a long line for one instance must not keep its neighbours out.
+            self._take_from_lines(taken, moved, woken, (limit + 1) // 2 if pending else limit)
         while pending and len(taken) < limit:
             item = pending.popleft()
             turn = item[0]
-            mine = turn.instance_id
-            if turn.history and (
-                mine in moved or mine in busy_moved or mine in woken or mine in busy_woken or mine in held
-            ):
-                put_off.append(item)
-                held.add(mine)
-                continue
-            if turn.events or turn.starts:
-                to_wake = {e.instance_id for e in turn.events}
-                born = {s.id for s in turn.starts}
-                if (
-                    not to_wake.isdisjoint(moved)
-                    or not to_wake.isdisjoint(busy_moved)
-                    or not to_wake.isdisjoint(busy_woken)
-                    or not to_wake.isdisjoint(held)
-                    or not born.isdisjoint(moved)
-                    or not born.isdisjoint(busy_moved)
-                ):
-                    put_off.append(item)
-                    if turn.history:
-                        held.add(mine)
+            if turn.events or turn.starts or not turn.history:
+                touched = _touched(turn)
+                if lines.keys().isdisjoint(touched) and self._admits(turn, moved, woken):
+                    _add(turn, moved, woken)
+                    taken.append(item)
                     continue
-                moved |= born
-                woken |= to_wake
-            if turn.history:
-                moved.add(mine)
-            taken.append(item)
-        pending.extendleft(reversed(put_off))
+            else:
+                mine = turn.instance_id
+                if not (
+                    mine in moved or mine in busy_moved or mine in woken or mine in busy_woken or mine in lines
+                ):  # fmt: skip
+                    moved.add(mine)
+                    taken.append(item)
+                    continue
+                touched = {mine}
+            for id_ in touched:
+                lines.setdefault(id_, deque()).append(item)
+            self._waiting += 1
         return taken, moved, woken
+
+    def _take_from_lines(
+        self, taken: list[tuple[Turn, Done]], moved: set[bytes], woken: set[bytes], limit: int
+    ) -> None:
+        """Turns that stand first in all their lines, from the instance that was freed first on. One that must wait
+        longer is looked at again when the instance it waits for is freed: no need to remember it here."""
+        lines = self._lines
+        while self._free:
+            id_ = self._free[0]
+            while (line := lines.get(id_)) is not None:
+                if len(taken) >= limit:
+                    return
+                item = line[0]
+                touched = _touched(item[0])
+                if any(lines[other][0] is not item for other in touched) or not self._admits(item[0], moved, woken):
+                    break
+                _add(item[0], moved, woken)
+                taken.append(item)
+                self._waiting -= 1
+                for other in touched:
+                    lines[other].popleft()
+                    if not lines[other]:
+                        del lines[other]
+            self._free.popleft()
+
+    def _admits(self, turn: Turn, moved: set[bytes], woken: set[bytes]) -> bool:
+        """Whether a batch that moves and wakes these may hold this turn, too, beside those under way."""
+        if turn.history:
+            mine = turn.instance_id
+            if mine in moved or mine in self._moved or mine in woken or mine in self._woken:
+                return False
+        for event in turn.events:
+            to = event.instance_id
+            if to in moved or to in self._moved or to in self._woken:
+                return False
+        return not any(born.id in moved or born.id in self._moved for born in turn.starts)
 
     async def _settle(self, turns: list[Turn]) -> list[Outcome | BaseException]:
         """Commit, whatever it takes: after an error, look for each turn before trying it again."""
@@ -225,3 +262,19 @@ class Committer:
         for n in left:
             [outcomes[n]] = await self._settle([turns[n]])
         return outcomes
+
+
+def _touched(turn: Turn) -> set[bytes]:
+    """The instances whose rows a turn writes."""
+    touched = {event.instance_id for event in turn.events}
+    touched.update(born.id for born in turn.starts)
+    if turn.history:
+        touched.add(turn.instance_id)
+    return touched
+
+
+def _add(turn: Turn, moved: set[bytes], woken: set[bytes]) -> None:
+    woken.update(event.instance_id for event in turn.events)
+    moved.update(born.id for born in turn.starts)
+    if turn.history:
+        moved.add(turn.instance_id)

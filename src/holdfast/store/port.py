@@ -49,6 +49,9 @@ class OpenTask(NamedTuple):
 
 
 Row = tuple[Any, ...]
+SIGNALS_READ = 100  # of one name, at a time
+NAMES_READ = 20  # of signals to an instance of code, at a time: more are rare, and read when they are waited for
+ALL_NAMES = (1 << 31) - 1  # of signals to any other kind of instance, which takes them in the order of sending
 Place = tuple[str, str, int]
 """What a worker can run: (tenant, key, version), the tenant "" for code, which serves every tenant."""
 
@@ -73,7 +76,7 @@ class Claimed(NamedTuple):
     created_at: int
     created_by: str | None
     history: list[PastRow]  # of code the whole, of a chart the last row
-    events: list[PendingEvent]
+    events: list[PendingEvent]  # of signals the first of each name, everything else whole
     tasks: Sequence[OpenTask] = ()
 
 
@@ -126,7 +129,10 @@ class Store(Protocol):
         self, worker_id: bytes, definitions: Sequence[Place], queue: str, limit: int, *, alone: bool
     ) -> tuple[list[Claimed], int | None]: ...
     async def next_due(self, definitions: Sequence[Place], queue: str) -> int | None: ...
-    async def pending_events(self, tenant_id: str, instance_id: bytes) -> tuple[int, list[PendingEvent]]: ...
+    async def pending_events(
+        self, tenant_id: str, instance_id: bytes, *, names: int = NAMES_READ, skip: Sequence[str] = (),
+        only: Sequence[str] | None = None,
+    ) -> tuple[int, list[PendingEvent]]: ...  # fmt: skip
     async def fetch(self, name: str, /, **values: Any) -> list[tuple[Any, ...]]: ...
     async def write(self, name: str, /, **values: Any) -> int: ...
     async def change(

@@ -16,7 +16,19 @@ from holdfast.engine.turns import Outcome, Turn
 from holdfast.store.batch import Batch, with_claim
 from holdfast.store.hints import Hints
 from holdfast.store.literals import Pack, packers
-from holdfast.store.port import Claimed, HandlerRaised, OpenTask, PastRow, PendingEvent, Place, claimed, of_tenant
+from holdfast.store.port import (
+    ALL_NAMES,
+    NAMES_READ,
+    SIGNALS_READ,
+    Claimed,
+    HandlerRaised,
+    OpenTask,
+    PastRow,
+    PendingEvent,
+    Place,
+    claimed,
+    of_tenant,
+)
 from holdfast.store.statements import statement, texts, translate
 
 Fetch = Callable[..., Awaitable[list[tuple[Any, ...]]]]
@@ -438,7 +450,8 @@ class PostgresStore:
         stirred = [row for row in rows if row[10] > 0]
         if stirred:
             found = await self.fetch(
-                "read_events", tenants=[r[0] for r in stirred], instances=[r[1] for r in stirred]
+                "read_events", tenants=[r[0] for r in stirred], instances=[r[1] for r in stirred],
+                names=[NAMES_READ if r[2] == "code" else ALL_NAMES for r in stirred], skip=[], each=SIGNALS_READ,
             )  # fmt: skip
             for instance_id, *row in found:
                 events.setdefault(instance_id, []).append(PendingEvent(*row))
@@ -448,10 +461,19 @@ class PostgresStore:
         [(due,)] = await self.fetch("next_due", queue=queue, **_columns(definitions))
         return None if due is None else int(due)
 
-    async def pending_events(self, tenant_id: str, instance_id: bytes) -> tuple[int, list[PendingEvent]]:
+    async def pending_events(
+        self, tenant_id: str, instance_id: bytes, *, names: int = NAMES_READ, skip: Sequence[str] = (),
+        only: Sequence[str] | None = None,
+    ) -> tuple[int, list[PendingEvent]]:  # fmt: skip
+        """How many events the instance was ever sent, and those that no turn has taken: of signals the first of each
+        name, in at most `names` names other than those to skip, or in `only` these names."""
         # The counter is read first: an event that arrives in between is seen, and merely counted again later.
         [(woken,)] = await self.fetch("read_woken", tenant_id=tenant_id, id=instance_id)
-        rows = await self.fetch("read_events", tenants=[tenant_id], instances=[instance_id])
+        whose = {"tenants": [tenant_id], "instances": [instance_id], "each": SIGNALS_READ}
+        if only is None:
+            rows = await self.fetch("read_events", names=[names], skip=list(skip), **whose)
+        else:
+            rows = await self.fetch("read_events_named", only=list(only), **whose)
         return woken, [PendingEvent(*row[1:]) for row in rows]
 
     # -- workers

@@ -12,7 +12,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +22,19 @@ from holdfast.engine.errors import BadDefinition, HoldfastError, StoreUnavailabl
 from holdfast.engine.turns import Change, Outcome, Turn
 from holdfast.store.batch import Batch, with_claim
 from holdfast.store.migrate import migrate_sqlite
-from holdfast.store.port import Claimed, HandlerRaised, OpenTask, PastRow, PendingEvent, Place, claimed, of_tenant
+from holdfast.store.port import (
+    ALL_NAMES,
+    NAMES_READ,
+    SIGNALS_READ,
+    Claimed,
+    HandlerRaised,
+    OpenTask,
+    PastRow,
+    PendingEvent,
+    Place,
+    claimed,
+    of_tenant,
+)
 from holdfast.store.statements import statement, texts, translate
 
 T = TypeVar("T")
@@ -551,7 +563,7 @@ class SqliteStore:
             if row[2] != "code":
                 tasks = [OpenTask(*r) for r in connection.execute(statement("read_open_tasks_of", "sqlite").sql, key)]
         if row[10] > 0:
-            events = [PendingEvent(*r) for r in connection.execute(statement("read_events_of", "sqlite").sql, key)]
+            events = _events(connection, key, names=NAMES_READ if row[2] == "code" else ALL_NAMES)
         return claimed(row, past, events, tasks)
 
     async def next_due(self, definitions: Sequence[Place], queue: str) -> int | None:
@@ -559,12 +571,17 @@ class SqliteStore:
         heads = await self._reader.ask(lambda c: self._heads(c, queue, set(definitions)))
         return heads[0][0] if heads else None
 
-    async def pending_events(self, tenant_id: str, instance_id: bytes) -> tuple[int, list[PendingEvent]]:
+    async def pending_events(
+        self, tenant_id: str, instance_id: bytes, *, names: int = NAMES_READ, skip: Sequence[str] = (),
+        only: Sequence[str] | None = None,
+    ) -> tuple[int, list[PendingEvent]]:  # fmt: skip
+        """How many events the instance was ever sent, and those that no turn has taken: of signals the first of each
+        name, in at most `names` names other than those to skip, or in `only` these names."""
+
         def work(connection: apsw.Connection) -> tuple[int, list[PendingEvent]]:
             key = (tenant_id, instance_id)
             [(woken,)] = connection.execute(statement("read_woken", "sqlite").sql, key)
-            rows = connection.execute(statement("read_events_of", "sqlite").sql, key)
-            return woken, [PendingEvent(*row) for row in rows]
+            return woken, _events(connection, key, names=names, skip=skip, only=only)
 
         assert self._reader is not None
         return await self._reader.ask(work)
@@ -607,6 +624,28 @@ class SqliteStore:
             return connection.changes()
 
         return await self.in_transaction(work)
+
+
+def _events(
+    connection: apsw.Connection, key: tuple[str, bytes], *, names: int, skip: Sequence[str] = (),
+    only: Sequence[str] | None = None,
+) -> list[PendingEvent]:  # fmt: skip
+    """In the order of sending."""
+    found = [PendingEvent(*r) for r in connection.execute(statement("read_words_of", "sqlite").sql, key)]
+    signals, next_name = statement("read_signals_of", "sqlite").sql, statement("next_signal_name", "sqlite").sql
+    for name in _names(connection, next_name, key, names, set(skip)) if only is None else only:
+        found += [PendingEvent(*r) for r in connection.execute(signals, (*key, name, SIGNALS_READ))]
+    return sorted(found, key=lambda event: (event.sent_at, event.id))
+
+
+def _names(connection: apsw.Connection, sql: str, key: tuple[str, bytes], limit: int, skip: set[str]) -> Iterator[str]:
+    """From one name of pending signals to the next, one descent of the index for each."""
+    name = ""
+    while limit > 0 and (row := connection.execute(sql, (*key, name)).fetchone()) is not None:
+        [name] = row
+        if name not in skip:
+            limit -= 1
+            yield name
 
 
 def _committed(turns: Sequence[Turn], kept: set[bytes]) -> list[Outcome]:

@@ -27,6 +27,7 @@ from holdfast.engine.turns import Turn
 from holdfast.store.port import Claimed, PendingEvent
 from holdfast.worker import children, control, effects, endings, incidents, migrating, settling, tasks
 from holdfast.worker.chart_words import event_words, fault_words, transition_words, waiting_on
+from holdfast.worker.inbox import sent
 from holdfast.worker.standing import Phase
 from holdfast.worker.tasks import UNLIMITED, TaskCall
 from holdfast.worker.turns import UnderClaim
@@ -124,7 +125,7 @@ class ChartExecution(UnderClaim):
     def _may_begin(self) -> bool:
         """Begin, unless it is paused before it could: then the first turn is one that waits."""
         control.hear(self)
-        if self.paused is not None and not any(e.kind == "cancel" for e in self.events):
+        if self.paused is not None and not any(e.kind == "cancel" for e in self.events.orders):
             self._hand_back()
             return False
         self.paused = None
@@ -137,6 +138,8 @@ class ChartExecution(UnderClaim):
 
     def _one(self) -> bool:
         """Take one event, answer or due timer. False if there is nothing to take."""
+        if self.events.lacks() and self.lacking() and not self.events.orders:
+            return False  # a signal that was not read yet may come before anything that was
         if self.events and self._said():
             return True
         if self.paused is not None:
@@ -155,7 +158,7 @@ class ChartExecution(UnderClaim):
         """What happened first is taken first, whoever was asleep since: an event, a time that was up, or an event that
         the chart sent to itself."""
         assert self.snapshot is not None
-        event = next((e for e in self.events if e.kind == "signal"), None) if self.events else None
+        event = self.events.first()
         due_at = self.next_at() if self.waits or self.snapshot.timers else None
         if due_at is not None and due_at <= self.worker.now():
             sooner = (event is not None and event.sent_at <= due_at) or (own is not None and own.sent_at <= due_at)
@@ -167,14 +170,15 @@ class ChartExecution(UnderClaim):
 
     def _said(self) -> bool:
         """Take one word of a person, a child or an operator."""
-        word = next((e for e in self.events if e.kind in control.WORDS), None)
-        if word is not None:
-            self._control(word)
+        for order in self.events.orders:
+            self._control(order)
             return True
         if self.paused is not None:
             return False
-        for event in self.events:
-            if event.kind == "signal" and self.undo is None and self.snapshot and self.snapshot.incident is None:
+        signals = self.undo is None and self.snapshot is not None and self.snapshot.incident is None
+        first = self.events.first() if signals else None
+        for event in self.events.facts:
+            if first is not None and sent(first) < sent(event):
                 return False  # it came first, so it is taken first
             if event.kind == "resolution":
                 call = self.open.get(("effect", event.name))
@@ -411,7 +415,7 @@ class ChartExecution(UnderClaim):
             self.running[call.key] = None
             if call.kind == "effect" and call.state.next == "start":
                 effects.reserve(self, call)
-        if not ready and not self.running and not self.more:
+        if not ready and not self.running and not self.more and not self.lacking():
             self._hand_back()
             return
         if self.entries:
@@ -422,9 +426,16 @@ class ChartExecution(UnderClaim):
                 self.worker.run(self, call)
         if self.paused is None and (self.waits or (self.snapshot is not None and self.snapshot.timers)):
             self._watch_clock()
+        self._refill()
 
     def has_more(self) -> bool:
-        return self.more or super().has_more()
+        return self.more or bool(self.lacking()) or super().has_more()
+
+    def lacking(self) -> list[str]:
+        takes = self.undo is None and self.paused is None and self.moving_to is None
+        if not takes or not self.events.lacks() or (self.snapshot is not None and self.snapshot.incident is not None):
+            return []
+        return [""]
 
     def unwanted(self, call: Call) -> bool:
         return self.undo is not None or call.key in self.left

@@ -17,12 +17,10 @@ if TYPE_CHECKING:
     from holdfast.worker.execution import Execution
     from holdfast.worker.turns import UnderClaim
 
-WORDS = ("pause", "resume", "retry", "cancel")
-
 
 def hear(ex: UnderClaim) -> None:
     """Take what says whether the instance may move at all, in order, up to a request to end it."""
-    for event in list(ex.events):
+    for event in ex.events.orders:
         if event.kind == "cancel":
             return
         if event.kind == "pause":

@@ -33,11 +33,14 @@ if TYPE_CHECKING:
     from holdfast.worker.worker import Worker
 
 RUNNABLE = ("step", "transaction", "effect")
+ENTRIES_OF_TURN = 100  # once there are as many, no more is answered in the same turn: the loop serves neighbours, too
 
 
 class Execution(UnderClaim):
     def __init__(self, worker: Worker, claimed: Claimed, definition: Definition) -> None:
         super().__init__(worker, claimed, definition)
+        self.more = False  # answers did not fit into the turn
+        self.listening: dict[str, dict[str, Call]] = {}  # open waits for a signal: by its name, then by their own key
         self.read_journal(claimed.history)
 
     def read_journal(self, past: Iterable[Sequence[Any]]) -> None:
@@ -107,6 +110,7 @@ class Execution(UnderClaim):
     def decide(self) -> None:
         """Answer whatever can be answered now, then commit what this caused or start what needs no commit."""
         replay = self.replay
+        self.more = False
         while True:
             if self.events:
                 control.hear(self)  # before anything that it asks for is begun
@@ -130,6 +134,9 @@ class Execution(UnderClaim):
                     self._finish()
                     return
             if (self.events or self.waits) and self._answer_one():
+                if len(self.entries) >= ENTRIES_OF_TURN:
+                    self.more = True
+                    break
                 continue
             if self.undo is not None and undo.step(self):
                 if self.committing:
@@ -144,7 +151,7 @@ class Execution(UnderClaim):
 
     def _said(self) -> bool:
         """Take a request to end it, or to try again at once. One that contradicts its journal cannot be ended."""
-        for event in self.events:
+        for event in self.events.orders:
             if event.kind == "cancel" and self.replay.difference is None:
                 if self.undo is None:
                     undo.begin_cancel(self, event)
@@ -200,6 +207,7 @@ class Execution(UnderClaim):
                 due = opened.due
             standing.wait_until(due)
         elif kind == "signal":
+            self.listening.setdefault(call.spec.name, {})[call.key] = call
             if opened is None:
                 deadline = None if call.spec.timeout is None else self.worker.now() + call.spec.timeout
                 self.record(h.WAIT_STARTED, call.key, codec.encode({"deadline": deadline}))
@@ -258,6 +266,10 @@ class Execution(UnderClaim):
     def release(self, call: Call, type_: str, words: RowWords) -> None:
         if self.open.pop((call.kind, call.key), None) is not None and call.state.phase is Phase.WAITING:
             self.waits -= 1
+        if call.kind == "signal":
+            del self.listening[call.spec.name][call.key]
+            if not self.listening[call.spec.name]:
+                del self.listening[call.spec.name]
         if self.undo is None:
             self.replay.answer(call, type_, words)
         else:  # the body is closed: the saga only needs to know how it ended
@@ -274,35 +286,50 @@ class Execution(UnderClaim):
     def _answer_one(self) -> bool:
         """Take one waiting event or due timer. The order in which they are taken is the order they are recorded."""
         now = self.worker.now()
-        for event in self.events:
+        for event in self.events.facts:
             if event.kind == "child" and (call := self.open.get(("child", event.name))) is not None:
                 self._child_ended(call, event)
                 return True
             call = self.open.get(("effect", event.name)) if event.kind == "resolution" else None
             if call is not None and effects.resolved(self, call, event):
                 return True
+        if self.undo is None and self._signal():
+            return True
         due: Call | None = None
         for call in self.open.values():
             standing = call.state
-            if call.kind == "signal" and self.undo is None:
-                event_for = next((e for e in self.events if e.kind == "signal" and e.name == call.spec.name), None)
-                if event_for is not None:
-                    self.consume(event_for)
-                    self.record(
-                        h.SIGNAL_RECEIVED, call.key,
-                        b'{"event_id":' + codec.encode(event_for.id) + sent_by(event_for) + b',"result":'
-                        + event_for.payload + b"}",
-                    )  # fmt: skip
-                    self.release(call, h.SIGNAL_RECEIVED, RowWords(result=msgspec.Raw(event_for.payload)))
-                    if self.worker.verbose:
-                        self.worker.note(self, "signal_received", signal=event_for.name)
-                    return True
             waits = standing.phase is Phase.WAITING and standing.at is not None and standing.at <= now
             if waits and (due is None or standing.at < due.state.at):
                 due = call
         if due is None:
             return False
         return self._due(due)
+
+    def _signal(self) -> bool:
+        """Hand the first signal of a line to whoever waited for it first."""
+        heard = [calls for name in self.events.names if (calls := self.listening.get(name))]
+        if not heard:
+            return False
+        call = min((next(iter(calls.values())) for calls in heard), key=lambda call: call.order)
+        event = self.events.first(call.spec.name)
+        assert event is not None
+        self.consume(event)
+        self.record(
+            h.SIGNAL_RECEIVED, call.key,
+            b'{"event_id":' + codec.encode(event.id) + sent_by(event) + b',"result":' + event.payload + b"}",
+        )  # fmt: skip
+        self.release(call, h.SIGNAL_RECEIVED, RowWords(result=msgspec.Raw(event.payload)))
+        if self.worker.verbose:
+            self.worker.note(self, "signal_received", signal=event.name)
+        return True
+
+    def lacking(self) -> list[str]:
+        if self.undo is not None or self.paused is not None:
+            return []
+        return [name for name in self.listening if self.events.lacks(name)]
+
+    def has_more(self) -> bool:
+        return self.more or super().has_more()
 
     def _due(self, call: Call) -> bool:
         if self.undo is not None and call.kind in ("sleep", "signal", "transaction"):
@@ -391,10 +418,10 @@ class Execution(UnderClaim):
             self.running[call.key] = None
             if call.kind == "effect" and call.state.next == "start" and not self.undoing(call):
                 effects.reserve(self, call)
-        if not ready and not self.running:
+        if not ready and not self.running and not self.more and not self.lacking():
             self._hand_back()
             return
-        if self.hard:
+        if self.hard or self.more:
             self._ready = ready
             self.submit()
         else:
@@ -402,6 +429,7 @@ class Execution(UnderClaim):
                 self.worker.run(self, call)
         if self.waits and self.paused is None:
             self._watch_clock()
+        self._refill()
 
     def next_at(self) -> int | None:
         if self.paused is not None:

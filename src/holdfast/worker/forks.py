@@ -19,7 +19,7 @@ log = structlog.get_logger("holdfast.worker")
 
 def wanted(ex: Execution) -> PendingEvent | None:
     """The event that says whose past it goes on from, as long as it has none of its own."""
-    return None if ex.claimed.history else next((e for e in ex.events if e.kind == "fork"), None)
+    return None if ex.claimed.history else next((e for e in ex.events.facts if e.kind == "fork"), None)
 
 
 def begin(ex: Execution, event: PendingEvent) -> None:

@@ -62,7 +62,7 @@ def _drop(ex: ChartExecution, source: dict[str, str]) -> None:
         ex.snapshot = msgspec.structs.replace(ex.snapshot, timers=timers)
         ex.record(h.EVENT_DROPPED, source["timer"], codec.encode(timer.event, limit=UNLIMITED))
     else:
-        event = next((e for e in ex.events if e.id == source.get("event")), None)
+        event = ex.events.find(source.get("event"))
         if event is not None:
             ex.consume(event)
             ex.record(h.EVENT_DROPPED, event.name, event_words(event))

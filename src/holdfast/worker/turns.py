@@ -28,6 +28,7 @@ from holdfast.engine.turns import (
     Turn,
 )
 from holdfast.store.port import Claimed, PendingEvent
+from holdfast.worker.inbox import Inbox
 
 if TYPE_CHECKING:
     from holdfast.app.registry import Definition
@@ -50,8 +51,7 @@ class UnderClaim:
         self.fence = claimed.fence
         self.worker_id = worker.id  # the incarnation that claimed it; the worker itself may be a later one by now
         self.woken = claimed.woken
-        self.events = list(claimed.events)
-        self.taken: set[str] = set()  # consumed under this claim, perhaps by a turn that is not on disk yet
+        self.events = Inbox(claimed.events, by_name=claimed.kind == "code")
         past = claimed.history
         self.seq = past[-1].seq if past else 0
         self.hash = past[-1].hash if past else genesis(claimed.tenant_id, claimed.id)
@@ -153,8 +153,7 @@ class UnderClaim:
     def consume(self, event: PendingEvent) -> None:
         """The event is taken by the entry that is recorded next."""
         self.beyond_history()
-        self.events.remove(event)
-        self.taken.add(event.id)
+        self.events.take(event)
         self.consumed.append(Consumed(self.tenant_id, self.id, event.id, self.seq + len(self.entries) + 1))
 
     def seal_turn(self, entries: list[tuple[str, str, bytes]]) -> Turn:
@@ -321,13 +320,28 @@ class UnderClaim:
         if self.transactions and not self.committing:
             self.worker.run(self, self.transactions.pop(0))
 
-    def new_events(self, woken: int, events: list[PendingEvent]) -> None:
+    def lacking(self) -> list[str]:
+        """The lines of signals that something here waits for and that were not read to where it stands."""
+        return []
+
+    def asking(self) -> dict[str, Any]:
+        """What to read of its events: what is lacking, else whatever is new."""
+        lacking = self.lacking()
+        return self.events.asking(lacking or None)
+
+    def new_events(self, woken: int, events: list[PendingEvent], asked: dict[str, Any]) -> None:
         if woken < self.woken:
             return
+        self.events.fill(events, asked, moved=woken > self.woken)
         self.woken = woken
-        self.events = [e for e in events if e.id not in self.taken]
         if not self.committing and not self.abandoned:
             self.decide()
+
+    def _refill(self) -> None:
+        """Read on where something waits for a signal of which only others were read. What this claim has taken must be
+        on disk by then, or it would be read again."""
+        if not self.committing and not self.abandoned and self.lacking():
+            self.worker.fetch_events(self)
 
     def abandon(self) -> None:
         self.abandoned = True

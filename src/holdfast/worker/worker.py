@@ -101,6 +101,7 @@ class Worker:
         self._timers: list[tuple[int, bytes]] = []  # when to look at which of our executions
         self.salt = salts().__next__
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._reading: dict[UnderClaim, bool] = {}  # whose events are being read, and whether to read them again
         self._main: asyncio.Task[None] | None = None
         self._suspects_at = 0.0
         self._more_likely = True  # the last claim found something, so room is worth filling at once
@@ -570,21 +571,32 @@ class Worker:
             self.more_work()
 
     def fetch_events(self, execution: UnderClaim) -> None:
+        """One reading at a time: whoever asks meanwhile gets another one after it, however many have asked."""
+        if execution in self._reading:
+            self._reading[execution] = True
+            return
+        self._reading[execution] = False
         self.spawn(self._fetch_events(execution))
 
     async def _fetch_events(self, execution: UnderClaim) -> None:
-        while not execution.abandoned:
-            try:
-                woken, events = await self.store.pending_events(execution.tenant_id, execution.id)
-                for version in _migrations(events):
-                    await self.charts.refresh()
-                    await self.charts.load(execution.tenant_id, execution.claimed.definition_key, version)
-            except Exception as error:
-                log.warning("events_not_read", **about(execution.claimed), error=repr(error))
-                await asyncio.sleep(0.1)
-                continue
-            self.guard(execution, execution.new_events, woken, events)
-            return
+        try:
+            while not execution.abandoned:
+                self._reading[execution] = False
+                asked = execution.asking()
+                try:
+                    woken, events = await self.store.pending_events(execution.tenant_id, execution.id, **asked)
+                    for version in _migrations(events):
+                        await self.charts.refresh()
+                        await self.charts.load(execution.tenant_id, execution.claimed.definition_key, version)
+                except Exception as error:
+                    log.warning("events_not_read", **about(execution.claimed), error=repr(error))
+                    await asyncio.sleep(0.1)
+                    continue
+                self.guard(execution, execution.new_events, woken, events, asked)
+                if not self._reading[execution] or self.executions.get(execution.id) is not execution:
+                    return
+        finally:
+            del self._reading[execution]
 
     def cancel_handler(self, execution: UnderClaim, call: Call) -> None:
         task = execution.running.get(call.key)

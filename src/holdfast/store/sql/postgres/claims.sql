@@ -66,11 +66,65 @@ from unnest(:tenants::text[], :instances::bytea[]) as i(tenant_id, id)
 join holdfast.tasks t on t.tenant_id = i.tenant_id and t.instance_id = i.id and t.closed_at is null
 order by t.instance_id, t.created_at, t.key
 
+-- part: event_columns
+e.id, e.kind, e.name, e.payload, e.sent_at, e.sent_by
+
 -- name: read_events
-select e.instance_id, e.id, e.kind, e.name, e.payload, e.sent_at, e.sent_by
-from unnest(:tenants::text[], :instances::bytea[]) as i(tenant_id, id)
-join holdfast.events e on e.tenant_id = i.tenant_id and e.instance_id = i.id and e.consumed_seq is null
-order by e.instance_id, e.sent_at, e.id
+-- Everything but signals; of signals the first of each name, from one name to the next by one descent of the index.
+-- Subqueries with an order and a limit of their own: the primary key would lead through every event ever sent.
+with recursive asked as materialized (
+  select tenant_id, id, names from unnest(:tenants::text[], :instances::bytea[], :names::integer[]) as i(tenant_id, id, names)
+), lines as (
+  select a.tenant_id, a.id, a.names as room, n.name
+  from asked a cross join lateral (
+    select e.name from holdfast.events e
+    where e.tenant_id = a.tenant_id and e.instance_id = a.id and e.consumed_seq is null and e.kind = 'signal'
+      and e.name > '' and a.names > 0
+    order by e.name limit 1
+  ) n
+  union all
+  select l.tenant_id, l.id, l.room - (l.name <> all(:skip::text[]))::integer, n.name
+  from lines l cross join lateral (
+    select e.name from holdfast.events e
+    where e.tenant_id = l.tenant_id and e.instance_id = l.id and e.consumed_seq is null and e.kind = 'signal'
+      and e.name > l.name and l.room - (l.name <> all(:skip::text[]))::integer > 0
+    order by e.name limit 1
+  ) n
+), found as (
+  select a.id as instance_id, w.* from asked a cross join lateral (
+    select {event_columns} from holdfast.events e
+    where e.tenant_id = a.tenant_id and e.instance_id = a.id and e.consumed_seq is null and e.kind <> 'signal'
+    order by e.sent_at, e.id limit 2147483647
+  ) w
+  union all
+  select l.id, s.* from lines l cross join lateral (
+    select {event_columns} from holdfast.events e
+    where e.tenant_id = l.tenant_id and e.instance_id = l.id and e.consumed_seq is null and e.kind = 'signal'
+      and e.name = l.name
+    order by e.sent_at, e.id limit :each
+  ) s
+  where l.name <> all(:skip::text[])
+)
+select instance_id, id, kind, name, payload, sent_at, sent_by from found order by instance_id, sent_at, id
+
+-- name: read_events_named
+with asked as materialized (
+  select tenant_id, id from unnest(:tenants::text[], :instances::bytea[]) as i(tenant_id, id)
+), found as (
+  select a.id as instance_id, w.* from asked a cross join lateral (
+    select {event_columns} from holdfast.events e
+    where e.tenant_id = a.tenant_id and e.instance_id = a.id and e.consumed_seq is null and e.kind <> 'signal'
+    order by e.sent_at, e.id limit 2147483647
+  ) w
+  union all
+  select a.id, s.* from asked a cross join unnest(:only::text[]) as n(name) cross join lateral (
+    select {event_columns} from holdfast.events e
+    where e.tenant_id = a.tenant_id and e.instance_id = a.id and e.consumed_seq is null and e.kind = 'signal'
+      and e.name = n.name
+    order by e.sent_at, e.id limit :each
+  ) s
+)
+select instance_id, id, kind, name, payload, sent_at, sent_by from found order by instance_id, sent_at, id
 
 -- name: look_up_history
 select h.hash

@@ -35,9 +35,21 @@ select id, key, type, name, status, run_at, attempts, max_attempts, input, optio
 from holdfast.tasks where tenant_id = :tenant_id and instance_id = :instance_id and closed_at is null
 order by created_at, key
 
--- name: read_events_of
-select id, kind, name, payload, sent_at, sent_by from holdfast.events
-where tenant_id = :tenant_id and instance_id = :instance_id and consumed_seq is null order by sent_at, id
+-- name: read_words_of
+-- Named indexes: the primary key would lead through every event the instance was ever sent.
+select id, kind, name, payload, sent_at, sent_by from holdfast.events indexed by holdfast_events_words
+where tenant_id = :tenant_id and instance_id = :instance_id and consumed_seq is null and kind <> 'signal'
+order by sent_at, id
+
+-- name: next_signal_name
+select name from holdfast.events indexed by holdfast_events_signals
+where tenant_id = :tenant_id and instance_id = :instance_id and consumed_seq is null and kind = 'signal' and name > :after
+order by name limit 1
+
+-- name: read_signals_of
+select id, kind, name, payload, sent_at, sent_by from holdfast.events indexed by holdfast_events_signals
+where tenant_id = :tenant_id and instance_id = :instance_id and consumed_seq is null and kind = 'signal' and name = :name
+order by sent_at, id limit :limit
 
 -- name: look_up_history_row
 select hash from holdfast.history where tenant_id = :tenant_id and instance_id = :instance_id and seq = :seq
