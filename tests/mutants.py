@@ -33,6 +33,18 @@ CRASH = "tests/crash/test_crash_anywhere.py"
 BIRTH = "tests/flows/test_claimed_from_birth.py"
 CONTROL = "tests/flows/test_control.py -k sqlite"
 MUTANTS = [
+    Mutant("an error may be of any size", "engine/stacks.py",
+           "while causes and _size(found, stack, causes) > ERROR_BYTES:", "while False:",
+           "tests/engine/test_stacks.py"),
+    Mutant("an error keeps every frame", "engine/stacks.py", "if len(chosen) > limit:", "if False:",
+           "tests/engine/test_stacks.py"),
+    Mutant("a ring of causes is walked again and again", "engine/stacks.py",
+           "        if id(one) in seen:", "        if False:", "tests/engine/test_stacks.py"),
+    Mutant("a kept exception keeps the values of its frames", "app/service.py",
+           "if not self.keep_locals:", "if False:", "tests/flows/test_stacks.py -k 'sqlite and keeps_no_values'"),
+    Mutant("a chart is told the stack of a task", "worker/tasks.py",
+           "result = result if done else without_stack(result)", "",
+           "tests/flows/test_stacks.py -k 'sqlite and without_its_stack'"),
     Mutant("the library does not read the settings file", "facade.py",
            "self.url = url or found.database_url or DEFAULT_URL", "self.url = url or DEFAULT_URL",
            "tests/test_settings_of_the_library.py"),

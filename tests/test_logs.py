@@ -260,7 +260,9 @@ def ran(configure: str) -> tuple[str, str]:
 def test_a_library_says_nothing_below_a_warning_and_nothing_on_standard_output() -> None:
     out, err = ran("")
     assert out.startswith("InstanceFailed\n")
-    assert "instance_failed" not in out + err and "worker_started" not in out + err
+    assert "worker_started" not in out + err
+    assert "instance_failed" not in out and "step_failed" not in out
+    assert "[error    ] instance_failed" in err and "[warning  ] step_failed" in err
     assert "look_here" in err and "hunter2" not in err
     assert "their_own_line" in out  # what others say is not ours to hide
 

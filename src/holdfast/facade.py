@@ -69,6 +69,7 @@ class Handle:
 
     async def result(self, timeout: float | None = None) -> Any:
         """The workflow's result; raises InstanceFailed if it failed or was cancelled, ResultNotReady on time-out."""
+        __tracebackhide__ = True
         return await instances.result(self._service, self.tenant_id, self._raw, timeout)
 
     async def signal(self, name: str, payload: Any = None, *, id: str | None = None) -> bool:

@@ -29,6 +29,7 @@ from holdfast.worker.worker import Worker
 
 EPOCH = datetime(2026, 1, 1, 9, 0, tzinfo=UTC)
 TURNS_LIMIT = 100_000
+RAISED_KEPT = 1_000  # exceptions of instances that failed, for the `__cause__` of what `handle.result()` raises
 
 
 class ManualClock:
@@ -80,6 +81,7 @@ class Harness(Holdfast):
     async def open(self, *, migrate: bool = True) -> None:
         await super().open(migrate=migrate)
         service = self.service
+        service.waiters.keep_raised, service.waiters.keep_locals = RAISED_KEPT, True
         self.test_worker = Worker(
             service.store, service.registry, self._liveness or liveness_for(service.store),
             payload_limit=service.payload_limit, on_ended=service.waiters.ended,
@@ -87,6 +89,7 @@ class Harness(Holdfast):
             handlers=self.built_in_handlers(), watch=self.metrics, tracing=tracing_by(self.tracer_provider),
         )  # fmt: skip
         self.test_worker.look_seconds = 0.0
+        self.test_worker.kept_raised = {}
         await self.test_worker.start(background=False)
         service.workers.append(self.test_worker)
 
@@ -131,6 +134,7 @@ class Harness(Holdfast):
 
     async def finish(self, handle: Handle, *, within: timedelta = timedelta(days=365)) -> Any:
         """Advance until the instance has ended, and give its result."""
+        __tracebackhide__ = True
         await self.advance(within)
         return await handle.result(timeout=0)
 

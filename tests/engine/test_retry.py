@@ -18,7 +18,6 @@ from holdfast.engine.retry import (
     RetryAt,
     RetryPolicy,
     after_failure,
-    error_payload,
     microseconds,
     policy_from,
     storable,
@@ -169,16 +168,6 @@ def test_a_span_is_whole_microseconds_and_for_ever_still_fits_a_bigint() -> None
     assert microseconds(timedelta(days=1, microseconds=1)) == 86_400_000_001
     assert microseconds(timedelta.max) == microseconds(1e300) == microseconds(math.inf) == SPAN_MAX
     assert SPAN_MAX + 10 * 366 * 86_400 * SECOND < 2**63
-
-
-def test_an_error_is_kept_as_its_type_and_its_words() -> None:
-    class Mute(Exception):
-        def __str__(self) -> str:
-            raise RuntimeError
-
-    assert error_payload(ValueError("no\x00pe \ud800")) == {"type": "ValueError", "message": "no\ufffdpe ?"}
-    assert error_payload(Mute()) == {"type": "Mute", "message": "(its text cannot be read)"}
-    assert len(error_payload(ValueError("x" * 10_000))["message"]) == 2000
 
 
 @given(st.text(st.characters()))

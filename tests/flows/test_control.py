@@ -17,6 +17,7 @@ from holdfast import (
     InstanceNotFound,
     StepInfo,
 )
+from holdfast.engine.stacks import shown_path
 from holdfast.testing import EPOCH, FakeProvider, Harness
 from tests.flows.support import entries, lose_worker, next_worker, query, types, until
 from tests.support.auditor import assert_sound
@@ -867,7 +868,8 @@ async def test_why_names_what_it_waits_for(harness: Harness, runs: Runs) -> None
     await handle.signal("go")
     await harness.run_until_idle()
     assert await handle.why() == (
-        "It waits for attempt 2 of 3 of step 'second' at 2026-01-01T10:00:00Z, after second is down (a retry begins it "
+        "It waits for attempt 2 of 3 of step 'second' at 2026-01-01T10:00:00Z, after ConnectionError: second is down, "
+        f"at {shown_path(__file__)}:{Runs.do.__code__.co_firstlineno + 6} in Runs.do (a retry begins it "
         "at once)."
     )
     await handle.retry()

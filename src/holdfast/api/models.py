@@ -33,6 +33,43 @@ Subject = Annotated[str, Meta(min_length=1, max_length=255)]
 EventId = Annotated[str, Meta(min_length=1, max_length=200)]
 Version = Annotated[int, Meta(ge=1, le=2_147_483_647)]
 Moment = Annotated[datetime, Meta(tz=True)]
+FRAMES: dict[str, Any] = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {
+            "file": {"type": "string"}, "line": {"type": "integer"}, "function": {"type": "string"},
+            "library": {"type": "boolean"}, "left_out": {"type": "integer"},
+        },
+    },
+}  # fmt: skip
+Failure = Annotated[
+    Any,
+    Meta(
+        description="Null, or an error: its type, its message, the stack of an exception (outermost frame first; "
+        "`library`: not the author's code; `left_out`: frames left out before this one), and the errors that led to it "
+        "(`how`: cause, context, member, step, task or child). There may be more fields.",
+        extra_json_schema={
+            "properties": {
+                "type": {"type": "string"},
+                "message": {"type": "string"},
+                "stack": FRAMES,
+                "causes": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {
+                            "how": {"type": "string"},
+                            "type": {"type": "string"},
+                            "message": {"type": "string"},
+                            "stack": FRAMES,
+                        },
+                    },
+                },
+            },
+        },
+    ),
+]
 
 
 def moment(micros: int | None) -> datetime | None:
@@ -210,7 +247,7 @@ class InstanceOut(Said, frozen=True, kw_only=True):
     queue: str
     input: Any
     result: Any
-    last_error: Any
+    last_error: Failure
     compensation: Literal["complete", "partial"] | None
     parent_id: str | None
     trace_id: str | None
@@ -252,7 +289,7 @@ class TaskOut(Said, frozen=True, kw_only=True):
     input: Any
     form: Any
     output: Any
-    error: Any
+    error: Failure
     trace_id: str | None
     assignee: str | None
     groups: list[str]
@@ -398,7 +435,7 @@ class EffectOut(Said, frozen=True, kw_only=True):
     opens_at: Moment
     settled_at: Moment | None
     receipt: Any
-    error: Any
+    error: Failure
     resolution: Resolution | None
     resolved_by: str | None
     reason: str | None

@@ -26,6 +26,7 @@ from holdfast.engine.errors import (
 )
 from holdfast.engine.journal import is_paused
 from holdfast.engine.retry import storable
+from holdfast.engine.stacks import recorded_text, summary
 from holdfast.engine.turns import NewEvent, NewInstance, Outcome, Turn
 
 if TYPE_CHECKING:
@@ -385,9 +386,11 @@ def _entry(row: Sequence[Any]) -> HistoryEntry:
 
 async def result(service: Service, tenant_id: str, id_: bytes, timeout: float | None) -> Any:
     """Wait for the end. A worker's word or a hint makes it quick; polling makes it sure."""
+    __tracebackhide__ = True  # pytest then shows the author's lines, not ours
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + timeout
     pause = 0.02
+    raised: BaseException | None = None
     told = service.runs_here(tenant_id, id_)  # then its worker's word comes first, as a rule: no need to look before
     while True:
         with service.waiters.waiting(id_) as ended:
@@ -402,8 +405,9 @@ async def result(service: Service, tenant_id: str, id_: bytes, timeout: float | 
                 if left is not None and left <= 0:
                     raise ResultNotReady(ids.instance_word(id_), status, waiting_on)
             ending = await service.waiters.wait(ended, pause if left is None else min(pause, left))
-            if ending is not None and ending.tenant_id == tenant_id:
-                status, raw, error = ending.status, ending.result, ending.last_error
+            if ending is not None and ending[0].tenant_id == tenant_id:
+                change, raised = ending
+                status, raw, error = change.status, change.result, change.last_error
                 break
         told = False
         pause = min(pause * 1.5, 1.0)
@@ -411,4 +415,9 @@ async def result(service: Service, tenant_id: str, id_: bytes, timeout: float | 
         assert raw is not None
         return codec.decode(raw)
     words = codec.decode(error) if error else None
-    raise InstanceFailed(ids.instance_word(id_), status, words["message"] if isinstance(words, dict) else words)
+    raised = raised or service.waiters.raised.get(id_)
+    failed = InstanceFailed(ids.instance_word(id_), status, words, summary(words))
+    trace = recorded_text(words) if raised is None else ""
+    if trace:
+        failed.add_note(trace)
+    raise failed from raised

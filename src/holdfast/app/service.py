@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
+from traceback import clear_frames
 from typing import Any, Protocol
 
 from holdfast.app import idempotency
@@ -15,11 +16,13 @@ from holdfast.app.definitions import Charts
 from holdfast.app.registry import Registry
 from holdfast.app.tenants import Policies
 from holdfast.engine.errors import Backlogged, HoldfastError
+from holdfast.engine.stacks import linked
 from holdfast.engine.turns import Change, NewInstance, Outcome, Turn
 from holdfast.store.committer import Committer, Watch
 from holdfast.store.port import Store
 
 BACKLOG_SECONDS = 0.5
+RAISED_KEPT = 16
 IN_TRANSACTION: ContextVar[bool] = ContextVar("holdfast_in_transaction", default=False)
 
 
@@ -36,15 +39,23 @@ class WorkerHere(Protocol):
     def event_for(self, instance_id: bytes) -> None: ...
 
 
+Ending = tuple[Change, BaseException | None]
+"""The change that ended an instance, and what it died of."""
+
+
 class Waiters:
     """Callers in this process that wait for an instance to end. They are told how, if it ended here."""
 
     def __init__(self) -> None:
-        self._waiting: dict[bytes, list[asyncio.Future[Change | None]]] = {}
+        self._waiting: dict[bytes, list[asyncio.Future[Ending | None]]] = {}
+        self.raised: dict[bytes, BaseException] = {}
+        """What instances died of that ended here, the newest few of them: a caller may ask a moment after the end."""
+        self.keep_raised = RAISED_KEPT
+        self.keep_locals = False  # of their tracebacks: in a test people look at them, elsewhere they would fill memory
 
     @contextmanager
-    def waiting(self, id_: bytes) -> Iterator[asyncio.Future[Change | None]]:
-        future: asyncio.Future[Change | None] = asyncio.get_running_loop().create_future()
+    def waiting(self, id_: bytes) -> Iterator[asyncio.Future[Ending | None]]:
+        future: asyncio.Future[Ending | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(id_, []).append(future)
         try:
             yield future
@@ -55,20 +66,27 @@ class Waiters:
             if not queue:
                 self._waiting.pop(id_, None)
 
-    async def wait(self, future: asyncio.Future[Change | None], seconds: float) -> Change | None:
-        """The change that ended it; None when the time is up or it ended elsewhere: then look."""
+    async def wait(self, future: asyncio.Future[Ending | None], seconds: float) -> Ending | None:
+        """What ended it; None when the time is up or it ended elsewhere: then look."""
         handle = asyncio.get_running_loop().call_later(seconds, _finish, future)
         try:
             return await future
         finally:
             handle.cancel()
 
-    def ended(self, id_: bytes, ending: Change | None = None) -> None:
+    def ended(self, id_: bytes, change: Change | None = None, raised: BaseException | None = None) -> None:
+        if raised is not None:
+            if not self.keep_locals:
+                for one in linked(raised):
+                    clear_frames(one.__traceback__)
+            self.raised[id_] = raised
+            if len(self.raised) > self.keep_raised:
+                del self.raised[next(iter(self.raised))]
         for future in self._waiting.get(id_, ()):
-            _finish(future, ending)
+            _finish(future, None if change is None else (change, raised))
 
 
-def _finish(future: asyncio.Future[Change | None], ending: Change | None = None) -> None:
+def _finish(future: asyncio.Future[Ending | None], ending: Ending | None = None) -> None:
     if not future.done():
         future.set_result(ending)
 

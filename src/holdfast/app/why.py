@@ -10,6 +10,7 @@ from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.journal import Recorded, is_paused
 from holdfast.engine.journal import read as read_journal
+from holdfast.engine.stacks import place_of, summary
 from holdfast.engine.why import AHEAD_MAX, Attempt, Child, Facts, Person, Signal, Timer, Unknown
 from holdfast.engine.why import why as in_words
 
@@ -38,7 +39,7 @@ async def facts(service: Service, tenant_id: str, id_: bytes) -> Facts:
     found: dict[str, Any] = {
         "status": view.status, "now": service.store.now(), "waiting_on": view.waiting_on or "",
         "state": view.state or "", "run_at": view.run_at, "queue": view.queue,
-        "error": str(view.error.get("message", "")) if isinstance(view.error, dict) else str(view.error or ""),
+        "error": _named(view.error),
     }  # fmt: skip
     if view.status in ENDED:
         return Facts(**found)
@@ -122,7 +123,7 @@ async def _code(service: Service, tenant_id: str, id_: bytes, view: InstanceView
             attempts.append(_attempt(name, call))
     for key, (type_, words) in journal.undone.items():
         if type_ == h.COMPENSATION_RETRIED:
-            error = words.error.message if words.error else ""
+            error = _named(words.error.words()) if words.error else ""
             attempts.append(Attempt(f"the compensation of {key!r}", words.attempt + 1, 0, words.retry_at, error))
     return found | {
         "timers": timers, "signals": signals, "children": [c for c in children if c], "attempts": attempts,
@@ -130,10 +131,16 @@ async def _code(service: Service, tenant_id: str, id_: bytes, view: InstanceView
     }  # fmt: skip
 
 
+def _named(error: Any) -> str:
+    """What it is, and the author's line where it was raised. The line stands last and must not be cut off."""
+    place = place_of(error)
+    return summary(error) if not place else f"{summary(error)[:300]}, at {place}"
+
+
 def _attempt(name: str, call: Recorded) -> Attempt:
     opened = call.opened
     assert opened is not None
-    error = opened.error.message if opened.error else ""
+    error = _named(opened.error.words()) if opened.error else ""
     of = f"{call.kind} {name!r}" if call.opened_type != h.EFFECT_UNKNOWN else f"finding out about effect {name!r}"
     return Attempt(of, opened.attempt + 1, opened.max_attempts, opened.retry_at, error)
 
@@ -159,9 +166,8 @@ async def _chart(service: Service, tenant_id: str, id_: bytes, view: InstanceVie
             whose = [] if groups is None else codec.decode(groups.encode())
             people.append(Person(title or name, since, assignee, whose))
         elif run_at is not None and tried:
-            error = {} if raw_error is None else codec.decode(raw_error)
-            words = str(error.get("message", ""))
-            attempts.append(Attempt(f"{type_} task {name!r}", tried + 1, tries_max, run_at, words))
+            error = "" if raw_error is None else _named(codec.decode(raw_error))
+            attempts.append(Attempt(f"{type_} task {name!r}", tried + 1, tries_max, run_at, error))
         elif run_at is not None:
             timers.append(Timer(name, run_at))
     desk = await service.store.fetch("effects_on_the_desk", tenant_id=tenant_id, instance_id=id_)

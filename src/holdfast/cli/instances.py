@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import click
+import msgspec
 
 from holdfast import (
     EventNotTakenYet,
@@ -25,6 +26,7 @@ from holdfast.cli.output import (
     actor_option,
     busy,
     confirm,
+    error_line,
     hint,
     notice,
     output_option,
@@ -408,4 +410,6 @@ async def _living(tenant: Any, key: str) -> AsyncIterator[Any]:
 def history(instance: str, after: int, place: Place, tenant: str, output: Output) -> None:
     """Everything that happened to INSTANCE."""
     found = place.ask(lambda hf: hf.instance(instance, tenant=tenant).history(after=after))
+    if output == "table":
+        found = [msgspec.structs.replace(entry, payload=error_line(entry.payload)) for entry in found]
     show_rows(found, ("seq", "at", "type", "name", "payload"), output, empty="nothing has happened yet")

@@ -21,6 +21,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.engine.stacks import place_of, recorded_text, summary
+
 F = TypeVar("F", bound=Callable[..., Any])
 Output = Literal["table", "json", "jsonl"]
 WIDE = 500  # where no terminal sets the width, nothing is wrapped or cut
@@ -143,8 +145,25 @@ def show_one(record: Any, output: Output, *, leave_out: Sequence[str] = ()) -> N
         table.add_column(overflow="fold")
         for name, value in record.items():
             if value not in (None, "", [], {}) and name not in leave_out:
-                table.add_row(name, _cell(name, value, limit=WHOLE_MAX))
+                shown = error_text(value) if name == "error" else value
+                table.add_row(name, _cell(name, shown, limit=WHOLE_MAX))
         _console().print(table)
+
+
+def error_text(error: Any) -> Any:
+    """An error for people: its traceback, and below what else is known of it. One without a stack stays as it is."""
+    trace = recorded_text(error)
+    if not trace:
+        return error
+    more = {name: value for name, value in error.items() if name not in ("type", "message", "stack", "causes")}
+    return trace if not more else f"{trace}\n{json.dumps(more, ensure_ascii=False)}"
+
+
+def error_line(payload: Any) -> Any:
+    """A history entry's payload with its error, if it has one, on one line: what it is and the author's line."""
+    if not isinstance(payload, dict) or not place_of(payload.get("error")):
+        return payload
+    return payload | {"error": f"{summary(payload['error'])} at {place_of(payload['error'])}"}
 
 
 def _json(value: Any) -> None:

@@ -36,6 +36,7 @@ from holdfast.client.errors import Unavailable, UnreadableReply
 from holdfast.client.pages import Pages
 from holdfast.client.streams import events
 from holdfast.engine.errors import InstanceFailed, ResultNotReady
+from holdfast.engine.stacks import recorded_text, summary
 
 ENDED = frozenset({"completed", "failed", "cancelled"})
 POLL_SECONDS = 1.0
@@ -160,7 +161,10 @@ class Instances:
         except TimeoutError:
             raise ResultNotReady(id, seen.status, seen.waiting_on) from None
         if seen.status != "completed":
-            raise InstanceFailed(id, seen.status, seen.last_error)
+            failed = InstanceFailed(id, seen.status, seen.last_error, summary(seen.last_error))
+            if trace := recorded_text(seen.last_error):
+                failed.add_note(trace)
+            raise failed
         return seen.result
 
     # -- telling

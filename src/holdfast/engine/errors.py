@@ -56,14 +56,17 @@ class InstanceEnded(HoldfastError):
 
 
 class InstanceFailed(HoldfastError):
-    """Raised by `handle.result()` when the instance ended as failed or cancelled."""
+    """Raised by `handle.result()` when the instance ended as failed or cancelled.
+
+    `error` is its error as the history has it: `type`, `message`, and where there are any `stack` and `causes`. Where
+    the exception itself is at hand, in the process that ran it, it is the `__cause__`."""
 
     code = "instance_failed"
 
-    def __init__(self, instance_id: str, status: str, error: object) -> None:
+    def __init__(self, instance_id: str, status: str, error: object, words: str = "") -> None:
         self.status = status
         self.error = error
-        super().__init__(f"instance {instance_id} {status}: {error}")
+        super().__init__(f"instance {instance_id} {status}: {words or error}")
 
 
 class ResultNotReady(HoldfastError):
@@ -210,6 +213,7 @@ class StepFailed(HoldfastError):
     """Raised inside a workflow when a step is out of attempts."""
 
     code = "step_failed"
+    recorded: object = None  # the error as the history has it
 
     def __init__(self, step: str, error_type: str, message: str, attempts: int) -> None:
         self.step = step
@@ -235,6 +239,7 @@ class ChildFailed(HoldfastError):
     """Raised inside a workflow when a child failed or was cancelled."""
 
     code = "child_failed"
+    recorded: object = None  # the error as the history has it
 
     def __init__(self, step: str, child_id: str, status: str, error: object) -> None:
         self.step = step

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from holdfast.engine import history as h
+from holdfast.engine.codec import decode
 
 # Rows that answer a call, rows that open one, and the kind of call each belongs to.
 ANSWERS = {
@@ -41,6 +42,13 @@ ARGS_INLINE = 2048
 class ErrorWords(msgspec.Struct):
     type: str = "Error"
     message: str = ""
+    stack: msgspec.Raw = msgspec.Raw(b"[]")  # read only when somebody asks: a chart's own error may hold anything there
+    causes: msgspec.Raw = msgspec.Raw(b"[]")
+
+    def words(self) -> dict[str, Any]:
+        """As `error_payload` made them."""
+        more = {"stack": decode(bytes(self.stack)), "causes": decode(bytes(self.causes))}
+        return {"type": self.type, "message": self.message} | {key: value for key, value in more.items() if value}
 
 
 class RowWords(msgspec.Struct):

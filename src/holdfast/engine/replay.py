@@ -16,8 +16,9 @@ import msgspec
 from holdfast.engine import history as h
 from holdfast.engine.codec import decode, decoder_for
 from holdfast.engine.errors import ChildFailed, EffectAborted, EffectFailed, NotInWorkflow, StepFailed
-from holdfast.engine.journal import Journal, Recorded, RowWords, contradiction, space_of
+from holdfast.engine.journal import ErrorWords, Journal, Recorded, RowWords, contradiction, space_of
 from holdfast.engine.mistakes import mistake_in, unheard
+from holdfast.engine.stacks import recorded_text
 from holdfast.engine.turnloop import TurnLoop
 
 
@@ -158,8 +159,9 @@ def settle(call: Call, type_: str, words: RowWords) -> None:
     elif type_ in (h.TIMER_FIRED, h.WAIT_TIMED_OUT):
         future.set_result(None)
     elif type_ == h.CHILD_FAILED:
-        error = words.error.message if words.error else ""
-        future.set_exception(ChildFailed(call.key, words.child_id, words.status, error))
+        failed: StepFailed | ChildFailed
+        failed = ChildFailed(call.key, words.child_id, words.status, words.error.message if words.error else "")
+        future.set_exception(told(failed, words.error))
     else:
         assert words.error is not None
         kind = (
@@ -169,4 +171,15 @@ def settle(call: Call, type_: str, words: RowWords) -> None:
             if words.aborted
             else EffectFailed
         )
-        future.set_exception(kind(call.key, words.error.type, words.error.message, words.attempt))
+        failed = kind(call.key, words.error.type, words.error.message, words.attempt)
+        future.set_exception(told(failed, words.error))
+
+
+def told(failed: StepFailed | ChildFailed, words: ErrorWords | None) -> StepFailed | ChildFailed:
+    """With the stack of what it died of, from the journal: the body sees the same in every replay. The exception itself
+    is at hand only where the handler just ran, so the body never gets it."""
+    failed.recorded = None if words is None else words.words()
+    text = recorded_text(failed.recorded)
+    if text:
+        failed.add_note(text)
+    return failed

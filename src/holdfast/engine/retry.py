@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import msgspec
 
@@ -108,15 +107,6 @@ def microseconds(span: timedelta | float | int) -> int:
     if isinstance(span, timedelta):
         return min((span.days * 86_400 + span.seconds) * SECOND + span.microseconds, SPAN_MAX)
     return round(span * SECOND) if span * SECOND < SPAN_MAX else SPAN_MAX
-
-
-def error_payload(error: BaseException) -> dict[str, Any]:
-    """An error as history keeps it: its type and its words, no traceback, no locals."""
-    try:
-        message = str(error)
-    except Exception:
-        message = "(its text cannot be read)"
-    return {"type": type(error).__name__, "message": storable(message[:2000])}
 
 
 def storable(text: str) -> str:

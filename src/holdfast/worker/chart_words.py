@@ -10,7 +10,7 @@ from holdfast.engine.charts.document import BadChart
 from holdfast.engine.charts.interpreter import ChartTurn
 from holdfast.engine.charts.nodes import StepFault
 from holdfast.engine.charts.snapshots import Snapshot
-from holdfast.engine.retry import error_payload
+from holdfast.engine.stacks import message_of, type_of
 from holdfast.engine.tasks import TaskFault
 from holdfast.store.port import PendingEvent
 from holdfast.worker import effects
@@ -80,7 +80,7 @@ def said_by(words: dict[str, Any]) -> dict[str, Any]:
 
 
 def fault_words(fault: BaseException) -> dict[str, Any]:
-    words = error_payload(fault)
+    words: dict[str, Any] = {"type": type_of(fault), "message": message_of(fault)}
     if isinstance(fault, StepFault):
         words = {"type": "StepFault", "message": f"{fault.path or '/'}: {fault}"[:2000], "path": fault.path}
         if fault.cycle:

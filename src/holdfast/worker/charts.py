@@ -53,6 +53,7 @@ class ChartExecution(UnderClaim):
         self.state = ""
         self.moving_to: int | None = None  # the version the next claim goes on with
         self.task_id = ids.effect_ids(self.tenant_id, self.id)
+        self.failure: tuple[str, Any] = ("", None)  # what failed last under this claim: task or child, and its error
         self.more = False  # events, answers or timers did not fit into the turn
         self.left: set[str] = set()  # keys of open tasks that nobody waits for, and that may have happened
         self._written: tuple[Snapshot | None, bytes] = (None, b"")  # the snapshot that was encoded last

@@ -9,7 +9,7 @@ from holdfast.engine import history as h
 from holdfast.engine.charts.snapshots import Waiting
 from holdfast.engine.errors import BadInput, HoldfastError
 from holdfast.engine.events import OUR_EVENTS
-from holdfast.engine.retry import error_payload
+from holdfast.engine.stacks import error_payload, without_stack
 from holdfast.engine.turns import NewEvent, NewInstance
 from holdfast.store.port import PendingEvent
 from holdfast.worker.tasks import UNLIMITED
@@ -43,6 +43,8 @@ def ended(ex: ChartExecution, event: PendingEvent) -> None:
     completed = words["status"] == "completed"
     ex.consume(event)
     ex.record(h.CHILD_COMPLETED if completed else h.CHILD_FAILED, event.name, event.payload)
+    if not completed:
+        ex.failure = ("child", words.get("error"))
     id_, _, visit = event.name.rpartition("@")
     _answer(ex, id_, int(visit), words.get("result") if completed else None, None if completed else words)
 
@@ -51,7 +53,7 @@ def _answer(ex: ChartExecution, id_: str, visit: int, output: Any, error: Any) -
     if error is None:
         event = {"type": f"xstate.done.actor.{id_}", "output": output}
     else:
-        event = {"type": f"xstate.error.actor.{id_}", "error": error.get("error") or error}
+        event = {"type": f"xstate.error.actor.{id_}", "error": without_stack(error.get("error") or error)}
     ex.inbox.append(Waiting(event, "child", id_, visit))
 
 

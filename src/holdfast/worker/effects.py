@@ -16,7 +16,8 @@ from holdfast.engine.calendar import moment_text
 from holdfast.engine.effects import AskPerson, Found, LookUp, Repeat, after_unknown, known_from, opens_at
 from holdfast.engine.journal import RowWords
 from holdfast.engine.replay import Call
-from holdfast.engine.retry import GiveUp, RetryAt, after_failure, error_payload
+from holdfast.engine.retry import GiveUp, RetryAt, after_failure
+from holdfast.engine.stacks import error_payload
 from holdfast.engine.turns import EffectRow
 from holdfast.store.port import PendingEvent
 from holdfast.worker.standing import EffectStanding, Phase
@@ -82,9 +83,10 @@ def arrived(ex: UnderClaim, call: Call, value: Any, error: BaseException | None)
         return
     standing.returned = not isinstance(error, (TimeoutError, asyncio.CancelledError))
     standing.escaped = standing.escaped or not standing.returned
-    if ex.worker.verbose:
-        event = "effect_succeeded" if error is None else "effect_not_confirmed"
-        ex.worker.note(ex, event, step=call.key, attempt=standing.attempt, **({"error": repr(error)} if error else {}))
+    if error is not None:
+        ex.complain("effect_not_confirmed", error, step=call.key, attempt=standing.attempt)
+    elif ex.worker.verbose:
+        ex.worker.note(ex, "effect_succeeded", step=call.key, attempt=standing.attempt)
     if error is None:
         _succeeded(ex, call, value, "call")
         return
@@ -183,13 +185,14 @@ def ask_person(ex: UnderClaim, call: Call, reason: str, error: dict[str, Any]) -
     ex.record(h.EFFECT_UNKNOWN, call.key, codec.encode(standing_words(call) | {"reason": reason, "error": error}))
     _row(ex, call, "outcome_unknown", last_error=_last(call, error), reason=reason)
     _wait(ex, call, None)
-    ex.worker.note(ex, "effect_outcome_unknown", step=call.key, reason=reason)
+    ex.worker.note(ex, "effect_outcome_unknown", "error", step=call.key, reason=reason)
 
 
 def _looked_up(ex: UnderClaim, call: Call, value: Any, error: BaseException | None) -> None:
     standing: EffectStanding = call.state
     if error is not None:
         standing.lookups += 1
+        ex.complain("lookup_failed", error, step=call.key, lookup=standing.lookups)
         if standing.lookups >= LOOKUPS_MAX:
             ask_person(ex, call, f"{standing.lookups} lookups failed", error_payload(error))
             return

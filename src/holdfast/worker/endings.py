@@ -8,6 +8,7 @@ from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.charts.snapshots import Waiting
 from holdfast.engine.errors import HoldfastError
+from holdfast.engine.stacks import causes_from
 from holdfast.engine.turns import DeadLetter
 from holdfast.store.port import PendingEvent
 from holdfast.worker import children, settling
@@ -27,7 +28,7 @@ def reached(ex: ChartExecution) -> None:
         begin(ex, "completed", None)
     else:
         error = snapshot.error if isinstance(snapshot.error, dict) else {"message": str(snapshot.error)}
-        begin(ex, "failed", {"type": "TaskFailed"} | error)
+        begin(ex, "failed", {"type": "TaskFailed"} | error | _stack(ex, error))
 
 
 def unhandled_failure(ex: ChartExecution, waiting: Waiting) -> None:
@@ -37,13 +38,20 @@ def unhandled_failure(ex: ChartExecution, waiting: Waiting) -> None:
         "type": "TaskFailed", "task": task,
         "message": f"task {task.get('name')!r} failed and no state takes {waiting.event['type']!r}: "
         f"{error.get('message', '')}",
-    }  # fmt: skip
+    } | _stack(ex, error)  # fmt: skip
     ex.beyond_history()
     ex.dead_letters.append(DeadLetter(
         ex.tenant_id, ids.derived("dead", ex.tenant_id, ex.id, str(task.get("id"))), "task", ex.id,
         ex.claimed.definition_key, words["message"][:500], codec.encode(words), ex.worker.now(),
     ))  # fmt: skip
     begin(ex, "failed", words)
+
+
+def _stack(ex: ChartExecution, error: dict[str, Any]) -> dict[str, Any]:
+    """The stack of what the chart failed by, which the chart itself was not told."""
+    what, words = ex.failure
+    same = isinstance(words, dict) and words.get("message") == error.get("message")
+    return causes_from(what, words) if same else {}
 
 
 def cancel(ex: ChartExecution, event: PendingEvent) -> None:

@@ -7,6 +7,7 @@ is committed; only then do handlers start. This module decides and remembers; `r
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,9 @@ from holdfast.engine.context import Context
 from holdfast.engine.errors import HoldfastError
 from holdfast.engine.journal import RowWords, read, words_from
 from holdfast.engine.replay import Call, Replay
-from holdfast.engine.retry import GiveUp, RetryAt, after_failure, error_payload
+from holdfast.engine.retry import GiveUp, RetryAt, after_failure
 from holdfast.engine.signatures import StepInfo
+from holdfast.engine.stacks import error_payload, without_machinery
 from holdfast.engine.turns import NewInstance, Turn
 from holdfast.store.port import Claimed, PendingEvent
 from holdfast.worker import control, effects, forks, undo
@@ -362,6 +364,8 @@ class Execution(UnderClaim):
     # -- handlers' results
 
     def take_result(self, call: Call, value: Any, error: BaseException | None) -> None:
+        if error is not None:
+            self.raised[call.key] = without_machinery(error)
         if self.undo is not None and self.undo.current is call:
             undo.arrived(self, call, error)
         elif call.kind == "effect":
@@ -385,12 +389,15 @@ class Execution(UnderClaim):
             if self.worker.verbose:
                 self.worker.note(self, "step_completed", step=call.key, attempt=attempt)
             return
-        if self.worker.verbose:
-            self.worker.note(self, "step_failed", step=call.key, attempt=attempt, error=repr(error))
         words: dict[str, Any] = {"attempt": attempt, "error": error_payload(error)}
         verdict = after_failure(attempt, call.spec.policy, error, self.worker.now(), self.worker.entropy.random())
         if isinstance(error, HoldfastError) and error.code in ("not_json", "payload_too_large"):
             verdict = GiveUp("its result cannot be stored")  # trying again would only do the work again
+        if self.undo is None or not isinstance(error, CancelledError):  # else it was stopped, because the body is over
+            wait: dict[str, Any] = {}
+            if isinstance(verdict, RetryAt):
+                wait["retry_in"] = round((verdict.at - self.worker.now()) / 1_000_000, 1)
+            self.complain(f"{call.kind}_failed", error, step=call.key, attempt=attempt, **wait)
         transaction = call.kind == "transaction"
         if isinstance(verdict, RetryAt) and self.undo is None:
             retried = h.TRANSACTION_RETRIED if transaction else h.STEP_RETRIED
@@ -461,7 +468,7 @@ class Execution(UnderClaim):
         difference = mistake or f"the code contradicts its journal: {self.replay.difference}"
         self.record(h.INSTANCE_PARKED, "", codec.encode({"difference": difference}))
         self.submit(status="waiting", waiting_on=difference)
-        self.worker.note(self, "parked", on=difference)
+        self.worker.note(self, "parked", "error", on=difference)
 
     def _finish(self) -> None:
         value, error = self.replay.outcome()

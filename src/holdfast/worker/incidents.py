@@ -23,7 +23,7 @@ def raise_(ex: ChartExecution, event: dict[str, Any], fault: BaseException, sour
     words = fault_words(fault) | {"event": event["type"], "source": source}
     ex.snapshot = msgspec.structs.replace(ex.snapshot, incident=words)
     ex.record(h.INCIDENT_RAISED, event["type"], codec.encode(words))
-    ex.worker.note(ex, "incident", on=event["type"], error=words["message"])
+    ex.worker.note(ex, "incident", "error", on=event["type"], error=words["message"])
 
 
 def resume(ex: ChartExecution, event: PendingEvent) -> None:

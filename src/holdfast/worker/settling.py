@@ -12,7 +12,8 @@ from holdfast.engine.calendar import moment_text
 from holdfast.engine.charts.snapshots import snapshot_text
 from holdfast.engine.errors import HoldfastError, Rejected
 from holdfast.engine.replay import Call
-from holdfast.engine.retry import RetryAt, after_failure, error_payload
+from holdfast.engine.retry import RetryAt, after_failure
+from holdfast.engine.stacks import error_payload
 from holdfast.engine.turns import Change, Turn
 from holdfast.worker import ai, children, effects, tasks
 from holdfast.worker.chart_words import said_by
@@ -40,6 +41,7 @@ def take_result(ex: ChartExecution, call: TaskCall, value: Any, error: BaseExcep
         settle(ex, call, "succeeded", result)
         return
     attempt = call.state.attempt
+    ex.complain("task_failed", error, step=call.key, attempt=attempt)
     words = {"attempt": attempt, "error": error_payload(error)}
     verdict = after_failure(attempt, call.spec.policy, error, ex.worker.now(), ex.worker.entropy.random())
     if isinstance(verdict, RetryAt) and _may_retry(ex, call, error, verdict.at):
@@ -92,6 +94,8 @@ def _settled(
         ex.left.discard(call.key)
         return
     value = codec.decode(result)
+    if not done:
+        ex.failure = ("task", value)
     if done and call.task.type == "AI":
         ex.inbox.extend(ai.answered(ex, call, value))
     elif done and tasks.REVIEW in call.task.options:

@@ -20,6 +20,7 @@ from holdfast.engine.replay import Call
 from holdfast.engine.retry import Backoff, RetryPolicy, policy_from
 from holdfast.engine.signatures import signature_of
 from holdfast.engine.spans import span
+from holdfast.engine.stacks import without_stack
 from holdfast.engine.steps import EFFECT_TIMEOUT, EffectSpec, StepSpec, TransactionSpec, effect_spec
 from holdfast.engine.tasks import TaskInfo, TaskPlan
 from holdfast.engine.turns import NewTask, TaskChange
@@ -368,6 +369,7 @@ def try_now(ex: ChartExecution, call: TaskCall) -> None:
 
 def answer_of(call: TaskCall, done: bool, result: Any) -> Waiting:
     task = call.task
+    result = result if done else without_stack(result)
     if task.invoke_id is not None:
         if done:
             event = {"type": f"xstate.done.actor.{task.invoke_id}", "output": result, "task": task.words()}

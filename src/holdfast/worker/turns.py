@@ -6,15 +6,17 @@ answered and let go does not.
 
 from __future__ import annotations
 
+import linecache
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
+from holdfast.engine.errors import StepFailed
 from holdfast.engine.history import genesis, seal_rows
 from holdfast.engine.journal import Pause
 from holdfast.engine.replay import Call
-from holdfast.engine.retry import error_payload
+from holdfast.engine.stacks import error_payload, linked, message_of, recorded_text, summary, traceback_text, type_of
 from holdfast.engine.turns import (
     Change,
     Consumed,
@@ -71,6 +73,8 @@ class UnderClaim:
         self._sent: list[Told] = []  # the same, in the turn that is on its way to disk
         self._change: Change | None = None
         self._watched: int | None = None  # the moment the worker was last asked to wake it at
+        self.raised = worker.raised_by(claimed.id)  # what handlers raised, by key
+        self.died_of: BaseException | None = None  # for callers in this process who wait for its end
         self.plain = False
         self._begin_turn()
 
@@ -225,8 +229,10 @@ class UnderClaim:
             self.worker.wake_at(self, at)
 
     def end(
-        self, status: str, error: BaseException | dict[str, Any], compensation: str | None = None, **fields: Any
-    ) -> None:
+        self, status: str, error: BaseException | dict[str, Any], compensation: str | None = None, *,
+        raised: BaseException | None = None, **fields: Any,
+    ) -> None:  # fmt: skip
+        """`raised`: the exception that `error` was written from, if it is at hand."""
         words = error if isinstance(error, dict) else error_payload(error)
         type_ = h.INSTANCE_CANCELLED if status == "cancelled" else h.INSTANCE_FAILED
         payload = {"error": words} | ({"compensation": compensation} if compensation else {})
@@ -236,7 +242,21 @@ class UnderClaim:
             status=status, last_error=codec.encode(words), woken=ALWAYS, completed_at=self.worker.now(),
             compensation=compensation, **fields,
         )  # fmt: skip
-        self.worker.note(self, f"instance_{status}", error=words.get("message"))
+        self.died_of = raised if isinstance(error, dict) else error
+        trace = recorded_text(words) if self.died_of is None else traceback_text(self.died_of, source_line)
+        self.worker.note(
+            self, f"instance_{status}", "error" if status == "failed" else "info", error=summary(words),
+            **({"exception": trace} if trace and status == "failed" else {}),
+        )  # fmt: skip
+        if self.died_of is not None:
+            chain(self.died_of, self.raised)
+
+    def complain(self, event: str, error: BaseException, *, final: bool = False, **fields: Any) -> None:
+        """A failed attempt, with its stack. Every worker says so, not only a verbose one."""
+        words = {"type": type_of(error), "message": message_of(error)}
+        level = "error" if final else "warning"
+        trace = traceback_text(error, source_line)
+        self.worker.note(self, event, level, **fields, error=summary(words), exception=trace)
 
     def tell_parent(self, status: str, result: bytes | None, error: dict[str, Any] | None) -> None:
         parent = self.claimed.parent_id
@@ -354,6 +374,21 @@ class UnderClaim:
         told, self._sent, self._told = [*self._sent, *self._told], [], []
         for call, attempt, value, error in told:
             self.worker.keep_evidence(self, call, attempt, value, error)
+
+
+def source_line(path: str, number: int) -> str:
+    linecache.checkcache(path)
+    return linecache.getline(path, number)
+
+
+def chain(error: BaseException, raised: dict[str, BaseException]) -> None:
+    """Give each failure of a step in this error what its handler raised, so that a traceback leads to the author's
+    line. Only once the body is over: a replay has none of them, and a body must not see what a replay would not
+    show it."""
+    for one in linked(error):
+        if isinstance(one, StepFailed) and one.__cause__ is None and one.step in raised:
+            one.__cause__ = raised[one.step]
+            one.__notes__ = []  # the recorded stack: the exception itself says more
 
 
 def sent_by(event: PendingEvent) -> bytes:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.replay import Call
-from holdfast.engine.retry import RetryAt, after_failure, error_payload
+from holdfast.engine.retry import RetryAt, after_failure
 from holdfast.engine.saga import owed, undo_order, unsettled
+from holdfast.engine.stacks import error_payload
 from holdfast.engine.turns import NewEvent
 from holdfast.store.port import PendingEvent
 from holdfast.worker.standing import EffectStanding, Phase, Standing
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 class Undo:
     """How far the undoing has come."""
 
-    def __init__(self, status: str, error: dict[str, Any]) -> None:
+    def __init__(self, status: str, error: dict[str, Any], raised: BaseException | None = None) -> None:
         self.status = status  # what the instance will end as: failed or cancelled
         self.error = error
+        self.raised = raised  # what the body raised, if it did so under this claim
         self.current: Call | None = None
         self.ready = False
         self.attempt = 1
@@ -34,7 +36,7 @@ def begin_failing(ex: Execution, error: BaseException) -> bool:
     """The body raised. False if there is nothing to settle and nothing to undo."""
     if not any(_owed(ex, c) for c in ex.replay.compensable) and not any(unsettled(c) for c in ex.open.values()):
         return False
-    ex.undo = Undo("failed", error_payload(error))
+    ex.undo = Undo("failed", error_payload(error), error)
     ex.record(h.INSTANCE_FAILING, "", codec.encode({"error": ex.undo.error}))
     _close_body(ex)
     return True
@@ -62,8 +64,10 @@ def resume(ex: Execution) -> None:
     journal = ex.replay.journal
     assert journal.ending is not None
     error = journal.ending.error
-    words = {"type": error.type, "message": error.message} if error else {"type": "Error", "message": ""}
-    ex.undo = Undo("failed" if journal.ending_type == h.INSTANCE_FAILING else "cancelled", words)
+    words = error.words() if error else {"type": "Error", "message": ""}
+    failing = journal.ending_type == h.INSTANCE_FAILING
+    raised = ex.replay.outcome()[1] if failing and ex.replay.done else None  # the replay has raised it again
+    ex.undo = Undo("failed" if failing else "cancelled", words, raised)
     for key, (type_, _) in journal.undone.items():
         if type_ in (h.COMPENSATION_COMPLETED, h.COMPENSATION_FAILED):
             ex.undo.done[key] = type_ == h.COMPENSATION_COMPLETED
@@ -142,7 +146,8 @@ def step(ex: Execution) -> bool:
         _begin_undo(ex, undo, call)
         return False
     undone = list(undo.done.values())
-    ex.end(undo.status, undo.error, None if not undone else "complete" if all(undone) else "partial")
+    compensation = None if not undone else "complete" if all(undone) else "partial"
+    ex.end(undo.status, undo.error, compensation, raised=undo.raised)
     return True
 
 
@@ -172,13 +177,14 @@ def arrived(ex: Execution, call: Call, error: BaseException | None) -> None:
     verdict = None
     if policy is not None:
         verdict = after_failure(undo.attempt, policy, error, ex.worker.now(), ex.worker.entropy.random())
+    again = isinstance(verdict, RetryAt)
+    ex.complain("compensation_failed", error, final=not again, step=call.key, attempt=undo.attempt)
     if isinstance(verdict, RetryAt):
         ex.record(h.COMPENSATION_RETRIED, call.key, codec.encode(words | {"retry_at": verdict.at}))
         undo.attempt, undo.retry_at = undo.attempt + 1, verdict.at
     else:
         ex.record(h.COMPENSATION_FAILED, call.key, codec.encode(words))
         undo.done[call.key], undo.current = False, None
-        ex.worker.note(ex, "compensation_failed", step=call.key, error=repr(error))
 
 
 def describe(ex: Execution) -> str:

@@ -25,6 +25,7 @@ from holdfast.engine import codec, ids
 from holdfast.engine.effects import LEASE, LEASE_MARGIN
 from holdfast.engine.errors import DefinitionNotFound, WorkflowNotRegistered
 from holdfast.engine.replay import Call
+from holdfast.engine.stacks import error_payload
 from holdfast.engine.trace import trace_id_of
 from holdfast.engine.turns import Change, NewInstance, Outcome, Turn
 from holdfast.store.committer import Committer, Watch
@@ -69,7 +70,8 @@ class Worker:
         self, store: Store, registry: Registry, liveness: Callable[[bytes], Liveness], *, concurrency: int = 200,
         queue: str = "default", poll_seconds: float = 1.0, payload_limit: int = codec.PAYLOAD_LIMIT,
         verbose: bool = False, threads: int = 32, seed: int | None = None,
-        on_ended: Callable[[bytes, Change], None] | None = None, on_committed: Callable[[Turn], None] | None = None,
+        on_ended: Callable[[bytes, Change, BaseException | None], None] | None = None,
+        on_committed: Callable[[Turn], None] | None = None,
         charts: Charts | None = None, handlers: dict[str, TaskHandler] | None = None, watch: Watch | None = None,
         tracing: Tracing | None = None,
     ) -> None:  # fmt: skip
@@ -111,6 +113,7 @@ class Worker:
         self._one_pass = asyncio.Lock()
         self._expected: set[bytes] = set()  # being born with a claim of ours, on their way to disk
         self._suspects = False  # instances wait to run alone
+        self.kept_raised: dict[bytes, dict[str, BaseException]] | None = None  # see `raised_by`; only tests keep them
         self.claims_starts = False  # whether a start in this process may come with our claim
         self.look_seconds = 0.25  # how often events of other processes for instances running here are looked for
         self._looked_at = 0.0
@@ -191,7 +194,7 @@ class Worker:
         if self.stopping or worker_id != self.id or self._again_as == worker_id:
             return  # said of an incarnation that is over, or said twice
         self._again_as = worker_id
-        log.warning("worker_fenced", worker=ids.worker_word(self.id), instances=len(self.executions))
+        log.error("worker_fenced", worker=ids.worker_word(self.id), instances=len(self.executions))
         self._abandon_all()
         self.spawn(self._again())
 
@@ -653,7 +656,7 @@ class Worker:
         if self.tracing is not None:
             self.tracing.ended(execution, "waiting" if ended is None else ended.status)
         if ended is not None and self._on_ended is not None:
-            self._on_ended(execution.id, ended)
+            self._on_ended(execution.id, ended, execution.died_of)
         if self._more_likely and len(self.executions) <= self.concurrency * 3 // 4:
             self.wakeup.set()
 
@@ -674,7 +677,7 @@ class Worker:
             except Exception:
                 payload, outcome = codec.encode(repr(value)[:2000]), "returned"
         else:
-            payload, outcome = codec.encode({"type": type(error).__name__, "message": str(error)[:2000]}), "raised"
+            payload, outcome = codec.encode(error_payload(error)), "raised"
         row = {
             "tenant_id": execution.tenant_id, "id": uuid4().bytes, "instance_id": execution.id,
             "effect_id": ids.effect_id(execution.tenant_id, execution.id, call.key), "fence": execution.fence,
@@ -703,12 +706,16 @@ class Worker:
     ) -> None:
         self.spawn(self.observe(execution, call, attempt, value, error))
 
-    def note(self, execution: UnderClaim, event: str, **fields: Any) -> None:
+    def note(self, execution: UnderClaim, event: str, level: str = "info", **fields: Any) -> None:
         step = fields.get("step")
         calls = (execution.open.get((kind, step)) for kind in ("effect", "step", "transaction")) if step else ()
         call = next((call for call in calls if call is not None), None)
         known = about(execution.claimed) if call is None else self.about(execution, call)
-        log.info(event, **known | fields)
+        getattr(log, level)(event, **known | fields)
+
+    def raised_by(self, instance_id: bytes) -> dict[str, BaseException]:
+        """What the handlers of an instance raised, by key: as a rule under one claim, where they are kept under all."""
+        return {} if self.kept_raised is None else self.kept_raised.setdefault(instance_id, {})
 
     def about(self, execution: UnderClaim, call: Call) -> dict[str, Any]:
         """The fields by which log lines about one call are found."""
