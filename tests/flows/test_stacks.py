@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from holdfast import Context, EffectFailed, Handle, Holdfast, InstanceFailed, NotApplied, StepFailed
 from holdfast.engine.stacks import ERROR_BYTES, shown_path
 from holdfast.testing import Harness
-from tests.flows.support import entries, next_worker
+from tests.flows.support import entries, next_worker, until
 
 HERE = shown_path(__file__)
 SOON = timedelta(milliseconds=10)
@@ -237,8 +237,7 @@ async def test_a_kept_exception_keeps_no_values(url: str) -> None:
         for where in ("body", "step"):
             with pytest.raises(InstanceFailed):
                 await (await app.start("heavy", where)).result(timeout=60)
-        gc.collect()
-        assert [one() for one in held] == [None, None]
+        await until(lambda: gc.collect() is not None and [one() for one in held] == [None, None])
 
 
 async def test_elsewhere_the_recorded_stack_is_a_note(harness: Harness) -> None:
@@ -379,3 +378,18 @@ async def test_an_effects_evidence_and_its_row_hold_the_stack(harness: Harness) 
         await harness.effects.resolve(view.id, "abort", actor="ann", reason="enough")
         await harness.finish(handle)
     assert isinstance(caught.value.__cause__, EffectFailed | StepFailed)
+
+
+async def test_one_that_is_parked_by_a_mistake_shows_the_authors_line(harness: Harness) -> None:
+    @harness.workflow("typo")
+    async def typo(ctx: Context, _: None) -> None:
+        await ctx.effect("pay", pay, [], mode="keyd")  # type: ignore[arg-type]
+
+    with capture_logs() as lines:
+        handle = await harness.start("typo", None)
+        await harness.run_until_idle()
+    [parked] = await entries(handle, "INSTANCE_PARKED")
+    assert functions(parked.payload["error"]) == [typo.__qualname__]
+    assert f"at {HERE}:{typo.__code__.co_firstlineno + 2} in " in await handle.why()
+    [line] = [line for line in lines if line["event"] == "parked"]
+    assert line["log_level"] == "error" and 'mode="keyd"' in line["exception"]

@@ -102,7 +102,9 @@ async def _code(service: Service, tenant_id: str, id_: bytes, view: InstanceView
     found: dict[str, Any] = await _pause(service, tenant_id, id_, view)
     parked = bool(past) and past[-1][1] == h.INSTANCE_PARKED
     if parked and not await _in_line(service, "count_lifting_events", tenant_id, id_):
-        found["contradiction"] = str(codec.decode(past[-1][3]).get("difference", ""))
+        words = codec.decode(past[-1][3])
+        place = place_of(words.get("error"))
+        found["contradiction"] = str(words.get("difference", ""))[:400] + (f" (at {place})" if place else "")
     ending = bool(journal.ending_type)
     attempts: list[Attempt] = []
     children: list[Child | None] = []

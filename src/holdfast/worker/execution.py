@@ -22,13 +22,13 @@ from holdfast.engine.journal import RowWords, read, words_from
 from holdfast.engine.replay import Call, Replay
 from holdfast.engine.retry import GiveUp, RetryAt, after_failure
 from holdfast.engine.signatures import StepInfo
-from holdfast.engine.stacks import error_payload, without_machinery
+from holdfast.engine.stacks import error_payload, traceback_text, without_machinery
 from holdfast.engine.turns import NewInstance, Turn
 from holdfast.store.port import Claimed, PendingEvent
 from holdfast.worker import control, effects, forks, undo
 from holdfast.worker.running import step_info
 from holdfast.worker.standing import EffectStanding, Phase, Standing
-from holdfast.worker.turns import ALWAYS, UnderClaim, sent_by
+from holdfast.worker.turns import ALWAYS, UnderClaim, sent_by, source_line
 
 if TYPE_CHECKING:
     from holdfast.app.registry import Definition
@@ -466,9 +466,14 @@ class Execution(UnderClaim):
 
     def _park(self, mistake: str = "") -> None:
         difference = mistake or f"the code contradicts its journal: {self.replay.difference}"
-        self.record(h.INSTANCE_PARKED, "", codec.encode({"difference": difference}))
+        words: dict[str, Any] = {"difference": difference}
+        error = self.replay.outcome()[1] if mistake and self.replay.done else None
+        if error is not None:
+            words["error"] = error_payload(error)
+        self.record(h.INSTANCE_PARKED, "", codec.encode(words))
         self.submit(status="waiting", waiting_on=difference)
-        self.worker.note(self, "parked", "error", on=difference)
+        trace = {} if error is None else {"exception": traceback_text(error, source_line)}
+        self.worker.note(self, "parked", "error", on=difference, **trace)
 
     def _finish(self) -> None:
         value, error = self.replay.outcome()
