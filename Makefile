@@ -1,11 +1,14 @@
-# Needs Python 3.11 or newer and make; everything else is installed into .venv from hashed lock files.
+# Needs Python 3.11 or newer, make and bash; everything else is installed into .venv from hashed lock files: for `make run`
+# what runs, for the others what tests and checks as well.
 # Another interpreter: make test PYTHON=python3.13. More arguments: make test ARGS="-k outbox".
 
 PYTHON  ?= python3
 WORKERS ?= 2
 ARGS    ?=
 BIN     := .venv/bin
+RUNS    := .venv/.runs
 READY   := .venv/.ready
+SHELL   := bash -o pipefail
 
 .DEFAULT_GOAL := help
 .PHONY: help run test check bench mutants crashes faults fuzz-api xstate lock clean
@@ -13,7 +16,7 @@ READY   := .venv/.ready
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
 
-run: $(READY) ## start Holdfast with the example expense claim, which waits for you
+run: $(RUNS) ## start Holdfast with the example expense claim, which waits for you
 	$(BIN)/holdfast dev --app examples.expenses:hf $(ARGS)
 
 test: $(READY) ## run all tests, on SQLite and on a private PostgreSQL
@@ -43,13 +46,26 @@ fuzz-api: $(READY) ## 5,000 requests that nobody thought of to every operation o
 xstate: $(READY) ## compare the chart interpreter with npm XState on 2,000 random machines
 	$(BIN)/python -m tests.charts.differential $(ARGS)
 
-# The stamp is written last, so an interrupted set-up starts over.
-$(READY): requirements/run.txt requirements/dev.txt pyproject.toml
+# How far it is, instead of silence for a minute: pip says one line for each package it looks at.
+INSTALL = PYTHONUNBUFFERED=1 $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
+LOCKED  = $(INSTALL) --require-hashes $(1:%=-r %) | awk -v all="$$(cat $(1) | grep -c '^[A-Za-z0-9]')" \
+	'/^(Collecting|Processing|Requirement already|Ignoring) / { if (++n % 10 == 0) print "  " n " of " all " packages"; fflush() } \
+	/^Installing / { print "  unpacking"; fflush() }'
+
+# Each stamp is written last, so an interrupted set-up starts over.
+$(RUNS): requirements/run.txt requirements/build.txt pyproject.toml hatch_build.py
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("Holdfast needs Python 3.11 or newer, \
 	and $(PYTHON) is %d.%d: name a newer one, as in: make PYTHON=python3.12" % v[:2])'
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@echo "setting up .venv, once: what Holdfast needs to run"
+	@$(PYTHON) -m venv .venv
+	@$(call LOCKED,requirements/run.txt requirements/build.txt)
+	@$(INSTALL) --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(READY): $(RUNS) requirements/dev.txt
+	@echo "setting up .venv, once: what the tests and checks need on top"
+	@$(call LOCKED,requirements/dev.txt)
+	@$(BIN)/python -m tests.support.browser || echo "going on: the tests of pages will fail"
 	@touch $@
 
 COMPILE = .venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
@@ -60,7 +76,7 @@ lock: ## compile requirements/*.txt again; ARGS=--upgrade moves every pin
 	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check uv
 	$(COMPILE) pyproject.toml -o requirements/run.txt
 	$(COMPILE) pyproject.toml requirements/dev.in -c requirements/run.txt -o requirements/dev.txt
-	echo hatchling | $(COMPILE) - -c requirements/dev.txt -o requirements/build.txt
+	printf 'hatchling\neditables\n' | $(COMPILE) - -c requirements/dev.txt -o requirements/build.txt
 
 clean: ## remove everything that can be made again
 	rm -rf .venv .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .holdfast

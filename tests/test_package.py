@@ -103,3 +103,19 @@ def test_where_it_is_installed_an_app_is_begun_and_its_tests_pass(wheel: Path, t
     assert str(target) in run(sys.executable, "-c", "import holdfast; print(holdfast.__file__)")
     run(command, "init", str(folder))
     assert "2 passed" in run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=folder)
+
+
+def test_to_run_the_example_nothing_is_installed_that_only_tests_need(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "hatch_build.py"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    (tmp_path / "requirements").mkdir()
+    for file in (ROOT / "requirements").iterdir():
+        (tmp_path / "requirements" / file.name).write_bytes(file.read_bytes())
+
+    def would_do(target: str) -> str:
+        return subprocess.run(["make", "-n", target], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    assert "requirements/run.txt" in would_do("run") and "requirements/dev.txt" not in would_do("run")
+    for target in ("test", "check"):
+        assert "requirements/run.txt" in would_do(target) and "requirements/dev.txt" in would_do(target)
+        assert "tests.support.browser" in would_do(target)
