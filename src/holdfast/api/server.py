@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -58,6 +59,7 @@ CLOCK_SECONDS = 30.0
 ENDPOINT = "endpoint"
 NO_ROUTE = "(none)"
 CUT_OFF_SECONDS = 2.0
+BACKLOG = 1024
 ServiceMaker = Callable[[str], Service]
 
 
@@ -65,6 +67,12 @@ class NotProtected(HoldfastError):
     """The server was to listen where others can reach it, and nobody would have to say who they are."""
 
     code = "not_protected"
+
+
+class AddressInUse(HoldfastError):
+    """Another program listens where the server was to listen."""
+
+    code = "address_in_use"
 
 
 def table() -> list[Endpoint]:
@@ -345,17 +353,13 @@ class Server(uvicorn.Server):
                 make_app(doors), host=doors.settings.host, port=doors.settings.port, log_config=None, access_log=False,
                 server_header=False, date_header=True, timeout_graceful_shutdown=max(1, round(grace)), lifespan="on",
                 http=connection_class(doors.settings.max_connections), ws="none", proxy_headers=False,
-                timeout_keep_alive=30, backlog=1024,
+                timeout_keep_alive=30, backlog=BACKLOG,
             )
         )  # fmt: skip
 
     @contextlib.contextmanager
     def capture_signals(self) -> Any:
         yield
-
-    def listen(self) -> socket.socket:
-        """Bind before anything else starts, so that a port in use is an error at once."""
-        return self.config.bind_socket()
 
     @property
     def url(self) -> str:
@@ -374,19 +378,44 @@ class Server(uvicorn.Server):
             await asyncio.wait(left, timeout=CUT_OFF_SECONDS)
 
 
+def bound(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen at an address, one for each that its name has. uvicorn, left to bind by itself, would log an
+    error of the system and leave the process."""
+    found: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            one = socket.socket(family, kind, protocol)
+            found.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.bind(address)
+            one.listen(BACKLOG)
+    except OSError as error:
+        for one in found:
+            one.close()
+        if error.errno == errno.EADDRINUSE:
+            raise AddressInUse(
+                f"port {port} on {host} is in use: another program listens there, perhaps another Holdfast; stop it, "
+                "or take another port with --port (0 takes a free one)"
+            ) from None
+        words = f"the server cannot listen on {host}:{port}: {error.strerror or error}; see --host and --port"
+        raise HoldfastError(words) from None
+    return found
+
+
 @asynccontextmanager
 async def serving(doors: Doors, *, grace: float = 10.0) -> AsyncIterator[Server]:
     """A server for the length of a block."""
     await check_protected(doors)
+    sockets = bound(doors.settings.host, doors.settings.port)
     server = Server(doors, grace=grace)
-    task = asyncio.create_task(server.serve())
+    task = asyncio.create_task(server.serve(sockets))
     try:
         while not server.started:
             if task.done():
                 await task
-                raise HoldfastError(
-                    f"the server cannot listen on {doors.settings.host}:{doors.settings.port}: is the port in use?"
-                )
+                raise HoldfastError("the server ended before it could answer: the log says why")
             await asyncio.sleep(0.01)
         yield server
     finally:

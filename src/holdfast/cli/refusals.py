@@ -32,6 +32,7 @@ EXIT_CODES = {
     "event_in_line": CONFLICT,
     "precondition_failed": CONFLICT,
     "name_taken": CONFLICT,
+    "address_in_use": CONFLICT,
     "definition_archived": USAGE,
     "principal_not_found": NOT_FOUND,
     "key_not_found": NOT_FOUND,

@@ -125,8 +125,7 @@ def introduce(hf: Holdfast, places: Mapping[str, Path]) -> None:
     click.echo(f"database   {logs.without_passwords(hf.url)}")
     named = ", ".join(f"{key} v{version}" for key, version in hf.registry.places())
     handlers = ", ".join(sorted(hf.registry.handler_names()))
-    if named or not handlers:
-        click.echo(f"workflows  {named or 'none: does --app name the right module?'}")
+    click.echo(f"workflows  {named or 'none in code; charts run as they are published'}")
     if handlers:
         click.echo(f"handlers   {handlers}")
     for what, path in places.items():
