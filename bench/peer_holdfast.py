@@ -8,10 +8,9 @@ from pathlib import Path
 sys.path.insert(0, os.environ.get("HF_BENCH_COMMON", ""))
 import common
 
-META = {"services": ["postgres"],
-        "requires": ["apsw==3.54.1.0", "asyncpg==0.32.0", "msgspec==0.22.0", "uuid-utils==1.2.0", "uvloop==0.23.0",
-                     "structlog==26.1.0", "click", "rich"],
-        "workloads": "ABCDE"}  # fmt: skip
+ROOT = Path(__file__).resolve().parent.parent
+# What the project itself runs with; the harness is started from the project's root.
+META = {"services": ["postgres"], "requires": ["-r", "requirements/run.txt"], "workloads": "ABCDE"}
 VARIANTS = {  # "direct": started in the worker's own process, as the peers' variants of that name
     "pg": {"topology": "split", "concurrency": 500, "lead": 15, "n": {"A": 10000, "C": 20000}},
     "direct": {"topology": "embedded", "concurrency": 500, "lead": 15, "n": {"A": 10000, "C": 20000}},
@@ -24,7 +23,22 @@ VARIANTS = {  # "direct": started in the worker's own process, as the peers' var
         "n": {"A": 10000, "C": 20000},
     },
 }
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+sys.path.insert(0, str(ROOT / "src"))
+
+
+def check_requirements():
+    """The harness keeps the environment of an earlier run: it must be the one that this commit asks for."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    for line in (ROOT / "requirements" / "run.txt").read_text().splitlines():
+        if line[:1].isalnum() and "==" in line and ";" not in line:
+            name, pinned = line.removesuffix(" \\").split("==")
+            try:
+                found = version(name.partition("[")[0])
+            except PackageNotFoundError:
+                found = "not installed"
+            if found != pinned:
+                sys.exit(f"{name} is {found}, not {pinned}: remove venv/holdfast in the harness's cache and run again")
 
 
 class Bench(common.Peer):
@@ -66,6 +80,8 @@ class Bench(common.Peer):
         return hf
 
     def setup(self):
+        check_requirements()
+
         async def go():
             async with self.make():
                 pass
@@ -130,16 +146,9 @@ class Bench(common.Peer):
 
     def wait(self, kind, keys):
         async def go():
-            while await self.hf.service.store.fetch("bench_unfinished"):
+            while await self.hf.instances(status=["pending", "running", "waiting"], limit=1):
                 await asyncio.sleep(0.01)
 
-        from holdfast.store import statements
-
-        for dialect in ("sqlite", "postgres"):
-            statements.texts(dialect)["bench_unfinished"] = (
-                "select 1 from holdfast.instances where tenant_id = 'default' and completed_at is null"
-                " and status in ('pending', 'running', 'waiting') limit 1"
-            )
         self.loop.run_until_complete(go())
 
     def call(self, kind, key):

@@ -99,8 +99,11 @@ def test_a_statement_says_by_its_casts_how_each_column_is_packed() -> None:
     sql = (
         "select from unnest(:a_1::text::text[], :a_2::text::bytea[], :a_3::text::bigint[], :a_4::text::integer[],\n"
         " :a_5::text::boolean[], string_to_array(:a_6, e'\\x1f')) where id = :id and at = :now::bigint"
+        " and hash = substr(:a_7::bytea, 1, 32)"
     )
-    assert packers(sql) == {
+    found = packers(sql)
+    assert found.pop("a_7")([b"one", b"two"]) == b"onetwo"
+    assert found == {
         "a_1": pack_text, "a_2": pack_bytes, "a_3": pack_number, "a_4": pack_number, "a_5": pack_number,
         "a_6": pack_json,
     }  # fmt: skip

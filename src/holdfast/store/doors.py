@@ -178,7 +178,7 @@ class DoorStore(PostgresStore):
     async def _commit_of(self, tenant_id: str, turns: Sequence[Turn]) -> list[Outcome]:
         batch = Batch(turns)
         async with self._writer() as commits, self._bound(commits.connection, self._tenant(tenant_id)):
-            found = await commits.run(None, batch, self.now())
+            found = await commits.join(None, batch, self.now())
         return await self._outcomes(None, batch, found)
 
     async def look_up(self, worker_id: bytes | None, turns: Sequence[Turn]) -> list[Outcome | None]:

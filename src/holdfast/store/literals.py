@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-Pack = Callable[[Sequence[Any]], str]
+Pack = Callable[[Sequence[Any]], str | bytes]
 _TYPED = re.compile(r":(\w+)::text::(\w+)\[\]")
 _JOINED = re.compile(r"string_to_array\(:(\w+),")
+_CUT = re.compile(r"substr\(:(\w+)::bytea,")
 SEPARATOR = b"\x1f"
 
 
@@ -72,4 +73,5 @@ def packers(sql: str) -> dict[str, Pack]:
     """How each column parameter of a statement is packed, from the casts the statement itself writes."""
     found = {name: _PACKS[kind] for name, kind in _TYPED.findall(sql)}
     found.update((name, pack_json) for name in _JOINED.findall(sql))
+    found.update((name, b"".join) for name in _CUT.findall(sql))  # values of one size, cut out by their position
     return found

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import asyncpg
 
@@ -64,13 +64,17 @@ async def _keep_session(_connection: Any) -> None:
     """Our own statements leave nothing behind in a session, so handing it back needs no round trip."""
 
 
-def commit_sql(present: Sequence[bool]) -> str:
-    """The one commit statement for a batch that writes the parts marked present."""
+def commit_sql(present: Sequence[bool], *, careful: bool = False) -> str:
+    """The one commit statement for a batch that writes the parts marked present. The careful one steps over a turn
+    whose seq is taken; the other is refused whole."""
     first, more, change, start, task_change, event, consumed, effect, dead, task = present
     fragments = texts("postgres")
     parts = []
     if first:
-        parts += [fragments["commit_me"], fragments["commit_won"]]
+        parts += [
+            fragments["commit_me"],
+            fragments["commit_won"].replace("{commit_careful}", fragments["commit_careful"] if careful else ""),
+        ]
     else:
         parts.append(ABSENT["commit_won"])
     for wanted, name in (
@@ -103,6 +107,15 @@ def commit_sql(present: Sequence[bool]) -> str:
     )
 
 
+class Written(NamedTuple):
+    """What became of a batch."""
+
+    won: int  # turns
+    kept: set[bytes]  # instances whose claim is kept, or held from birth
+    started: int  # new instances
+    sent: int  # new events
+
+
 class PostgresCommits:
     """Runs batches on one connection. Statements are prepared once per combination of parts."""
 
@@ -110,20 +123,31 @@ class PostgresCommits:
         self.connection = connection
         self._prepared: dict[tuple[bool, ...], tuple[Any, tuple[str, ...], dict[str, Pack]]] = {}
 
-    async def run(self, worker_id: bytes | None, batch: Batch, now: int) -> tuple[int, set[bytes], int, int]:
-        """How many turns won, whose claim is kept or held from birth, how many starts and events were new."""
+    async def run(self, worker_id: bytes | None, batch: Batch, now: int) -> Written:
+        """Write the batch as a transaction of its own."""
+        try:
+            return await self._run(worker_id, batch, now, careful=False)
+        except asyncpg.UniqueViolationError:
+            # Nothing was written. A seq is taken; which one, and what else is, the careful statement finds out.
+            return await self._run(worker_id, batch, now, careful=True)
+
+    async def join(self, worker_id: bytes | None, batch: Batch, now: int) -> Written:
+        """Write the batch in the transaction that is open, which a refused statement would end."""
+        return await self._run(worker_id, batch, now, careful=True)
+
+    async def _run(self, worker_id: bytes | None, batch: Batch, now: int, *, careful: bool) -> Written:
         rows: dict[str, Sequence[tuple[Any, ...]]] = {
             "first": batch.first, "more": batch.more, "change": batch.changes, "start": batch.starts,
             "event": batch.events, "consumed": batch.consumed, "effect": batch.effects, "dead": batch.dead_letters,
             "task": batch.tasks, "taskchange": batch.task_changes,
         }  # fmt: skip
-        present = tuple(bool(rows[part]) for part in PARTS)
-        found = self._prepared.get(present)
+        shape = (*(bool(rows[part]) for part in PARTS), careful)
+        found = self._prepared.get(shape)
         if found is None:
-            sql = commit_sql(present)
+            sql = commit_sql(shape[:-1], careful=careful)
             translated = translate(sql, "postgres")
             found = (await self.connection.prepare(translated.sql), translated.parameters, packers(sql))
-            self._prepared[present] = found
+            self._prepared[shape] = found
         prepared, parameters, packs = found
         values: dict[str, Any] = {"worker_id": worker_id, "now": now}
         for part in PARTS:
@@ -132,7 +156,7 @@ class PostgresCommits:
                     name = f"{part}_{number}"
                     values[name] = packs[name](column)
         won, kept, started, claimed, sent = await prepared.fetchrow(*[values[name] for name in parameters])
-        return won, {*(kept or ()), *(claimed or ())}, started, sent
+        return Written(won, {*(kept or ()), *(claimed or ())}, started, sent)
 
 
 class NothingChanged(Exception):
@@ -321,9 +345,7 @@ class PostgresStore:
             found = await commits.run(worker_id, batch, self.now())
         return await self._outcomes(worker_id, batch, found)
 
-    async def _outcomes(
-        self, worker_id: bytes | None, batch: Batch, found: tuple[int, set[bytes], int, int]
-    ) -> list[Outcome]:
+    async def _outcomes(self, worker_id: bytes | None, batch: Batch, found: Written) -> list[Outcome]:
         won, kept, started, sent = found
         if won == len(batch.first) and started == len(batch.starts) and sent == len(batch.events):
             if not kept:
@@ -400,8 +422,8 @@ class PostgresStore:
                 await transaction.rollback()
                 raise HandlerRaised(error) from error
             try:
-                found = await PostgresCommits(connection).run(worker_id, batch, self.now())
-                if found[0] != 1:
+                found = await PostgresCommits(connection).join(worker_id, batch, self.now())
+                if found.won != 1:
                     await transaction.rollback()
                     live = await self.fetch("worker_is_live", worker_id=worker_id)
                     return Outcome.MOVED if live else Outcome.FENCED

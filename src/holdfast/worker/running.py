@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import types
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractContextManager
+from contextvars import Context as Variables
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -47,9 +51,10 @@ def start(worker: Worker, ex: UnderClaim, call: Call) -> None:
     if call.kind == "step" and ex.undo is None:
         signature = spec.signature
         if signature.is_async and signature.info is None and spec.policy.timeout is None:
-            # What happens most, written out.
-            work = _bring_back(ex, call, 0, spec.function, spec.args)
-            ex.running[call.key] = worker.loop.create_task(work, name="holdfast-step")
+            if worker.tracing is None:  # what happens most
+                _put_in_line(worker, ex, call)
+            else:
+                _launch(ex, call, _bring_back(ex, call, 0, spec.function, spec.args))
         else:
             _start_call(worker, ex, call, spec.function, spec.args, signature, spec.policy.timeout)
     elif ex.undo is not None and ex.undo.current is call:
@@ -100,6 +105,70 @@ def _start_call(
         if worker.tracing is not None:
             worker.tracing.returned(ex, call, value, error)
         ex.arrive(call, value, error)
+
+
+def _put_in_line(worker: Worker, ex: UnderClaim, call: Call) -> None:
+    """Many async steps end without ever waiting, and a task for each costs more than they do: one task begins all that
+    are in line. It sees them one after the other, in the order and in the loop's pass that tasks of their own would."""
+    worker.in_line.append((ex, call, copy_context()))
+    if not worker.line_moves:
+        worker.line_moves = True
+        worker.loop.create_task(_move_line(worker), name="holdfast-step")
+
+
+def taken_from_line(worker: Worker, call: Call) -> bool:
+    """Whether the call was in line, and so has not begun; now it will not."""
+    for item in worker.in_line:
+        if item[1] is call:
+            worker.in_line.remove(item)
+            return True
+    return False
+
+
+async def _move_line(worker: Worker) -> None:
+    task = asyncio.current_task()
+    in_line = worker.in_line
+    waited = False
+    try:
+        while in_line:
+            ex, call, variables = in_line.popleft()
+            if ex.abandoned:
+                continue
+            ex.running[call.key] = task
+            waited = await _drive(worker, _bring_back(ex, call, 0, call.spec.function, call.spec.args), variables)
+            if waited or (task is not None and task.cancelling()):
+                return  # whoever took this task for the handler's own may cancel it, and meant nobody behind it
+    finally:
+        if not waited:
+            _next_in_line(worker)
+
+
+def _next_in_line(worker: Worker) -> None:
+    worker.line_moves = bool(worker.in_line)
+    if worker.line_moves:
+        worker.loop.create_task(_move_line(worker), name="holdfast-step")
+
+
+@types.coroutine
+def _drive(worker: Worker, work: Coroutine[Any, Any, None], variables: Variables) -> Generator[Any, Any, bool]:
+    """`await work`, with context variables of its own. Where it first waits, this task becomes its own and those behind
+    it get another. Answers whether it waited."""
+    try:
+        awaited = variables.run(work.send, None)
+    except StopIteration:
+        return False
+    _next_in_line(worker)
+    while True:
+        try:
+            answer = yield awaited
+        except BaseException as error:
+            step: Callable[[], Any] = partial(work.throw, error)
+        else:
+            step = partial(work.send, answer)
+        try:
+            awaited = variables.run(step)
+        except StopIteration:
+            return True
 
 
 def _launch(ex: UnderClaim, call: Call, work: Any) -> None:

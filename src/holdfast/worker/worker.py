@@ -8,6 +8,7 @@ import os
 import random
 import socket
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context as Variables
@@ -104,6 +105,8 @@ class Worker:
         self.salt = salts().__next__
         self._tasks: set[asyncio.Task[Any]] = set()
         self._reading: dict[UnderClaim, bool] = {}  # whose events are being read, and whether to read them again
+        self.in_line: deque[tuple[UnderClaim, Call, Variables]] = deque()  # plain async steps about to begin
+        self.line_moves = False  # whether a task is on its way to begin them
         self._main: asyncio.Task[None] | None = None
         self._suspects_at = 0.0
         self._more_likely = True  # the last claim found something, so room is worth filling at once
@@ -494,7 +497,7 @@ class Worker:
 
     def busy(self) -> bool:
         """Whether anything here moves by itself: a handler runs, a turn is on its way to disk, events are read."""
-        return bool(self._tasks) or any(
+        return bool(self._tasks or self.in_line) or any(
             ex.committing or ex.arrived or any(t is not None for t in ex.running.values())
             for ex in self.executions.values()
         )
@@ -603,12 +606,17 @@ class Worker:
 
     def cancel_handler(self, execution: UnderClaim, call: Call) -> None:
         task = execution.running.get(call.key)
-        if task is None or not call.spec.signature.is_async:
+        not_begun = asyncio.CancelledError("cancelled before it began")
+        if task is None:
+            if running.taken_from_line(self, call):
+                self.loop.call_soon(self.guard, execution, execution.arrive, call, None, not_begun)
+            return
+        if not call.spec.signature.is_async:
             return
 
         def ended(task: asyncio.Task[Any]) -> None:
             if task.cancelled() and not execution.abandoned:  # before its first line, so it could not report back
-                self.guard(execution, execution.arrive, call, None, asyncio.CancelledError("cancelled before it began"))
+                self.guard(execution, execution.arrive, call, None, not_begun)
 
         task.add_done_callback(ended)
         task.cancel()
