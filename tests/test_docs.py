@@ -1,7 +1,8 @@
 """The README and the docs are true: their programs run, their links lead somewhere, their commands exist.
 
 A block fenced as ```python run is a whole program; it is run in an empty folder. If the next block is fenced as
-```text output, its lines must appear in what the program prints, in that order.
+```text output, its lines must appear in what the program prints, in that order. One fenced as ```python sample is run
+in its page's ```python frame, in the place of the line that begins with "# the sample".
 """
 
 import os
@@ -21,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.M | re.S)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+SAMPLE = re.compile(r"^# the sample.*\n", re.M)
 COMMAND = re.compile(r"(?:^|`|\$ )holdfast((?: [A-Za-z]+)+)", re.M)
 
 
@@ -39,11 +41,13 @@ def programs() -> list[Program]:
     for page in PAGES:
         text = page.read_text()
         blocks = list(FENCE.finditer(text))
+        frame = next((block[2] for block in blocks if block[1] == "python frame"), "")
         for number, block in enumerate(blocks):
-            if block[1] == "python run":
+            if block[1] in ("python run", "python sample"):
                 after = blocks[number + 1] if number + 1 < len(blocks) else None
                 output = after[2].splitlines() if after is not None and after[1] == "text output" else []
-                found.append(Program(page, text.count("\n", 0, block.start()) + 1, block[2], output))
+                code = block[2] if block[1] == "python run" else SAMPLE.sub(lambda _: block[2], frame)  # noqa: B023
+                found.append(Program(page, text.count("\n", 0, block.start()) + 1, code, output))
     return found
 
 
