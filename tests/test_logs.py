@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import logging
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,8 +29,13 @@ PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
 @pytest.fixture(autouse=True)
 def unconfigured() -> Iterator[None]:
     structlog.reset_defaults()
+    root, hooks = logging.getLogger(), (threading.excepthook, sys.unraisablehook)
+    before, level = list(root.handlers), root.level
     yield
     structlog.reset_defaults()
+    root.handlers[:], threading.excepthook, sys.unraisablehook = before, *hooks
+    root.setLevel(level)
+    logging.captureWarnings(False)
 
 
 @pytest.fixture(scope="session")
@@ -218,6 +225,200 @@ def test_for_people_what_happened_comes_first(
     usual, other = said(capsys).splitlines()
     assert usual.split()[-4:] == ["step=pay", "attempt=1", "workflow=order", "instance_id=ins_1"]
     assert other.endswith("instance_id=ins_1 tenant_id=acme")
+
+
+# -- on a terminal
+
+
+def test_a_person_who_watches_gets_one_short_line_for_an_event(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    logs.configure("info", format="console", short=True)
+    log = structlog.get_logger("holdfast.worker")
+    about = {
+        "tenant_id": "default", "instance_id": f"ins_{'0' * 26}f4112a", "workflow": "fulfil-order", "trace_id": TRACE,
+    }  # fmt: skip
+    log.info("instance_started", **about, version=1)
+    log.info("step_completed", **about, step="reserve-stock", attempt=1)
+    log.info("waiting", **about, on="signal 'approved' until 2026-11-19T22:27:24Z")
+    log.warning("step_failed", **about, step="charge", attempt=2, retry_in=60.0, error="E: x", exception="Trace\nE: x")
+    log.info("effect_started", **about, task_id=f"tsk_{'0' * 26}abcdef", step="pay/3", attempt=1, mode="keyed")
+    started, completed, waits, failed, *trace, effect = said(capsys).splitlines()
+    assert max(map(len, (started, completed, waits, failed, effect))) <= 100
+    assert started[8:] == " [info] instance_started   version=1 of=fulfil-order/f4112a"
+    assert """on="signal 'approved' until 11-19 22:27Z\"""" in waits
+    assert trace == ["Trace", "E: x"] and "error=" not in failed
+    assert "abcdef" not in effect and TRACE not in effect
+
+
+# -- authors' own lines
+
+STEPS = """
+import asyncio, gc, logging, threading, warnings
+import structlog
+from holdfast import Holdfast, logs
+
+hf = Holdfast()
+log = logging.getLogger("shop")
+
+
+def deep():
+    return {}["amuont"]
+
+
+def in_a_thread(given):
+    log.warning("in a thread", extra={"cups": 3})
+    thread = threading.Thread(target=deep)
+    thread.start()
+    thread.join()
+    return 1
+
+
+class Broken:
+    def __del__(self):
+        deep()
+
+
+class Mute:
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+async def price(given):
+    log.info("priced %s at %d", "a cup", 5)
+    log.debug("too detailed")
+    log.info("does not fit %d", "x")
+    structlog.get_logger().info("by structlog", value=Mute())
+    try:
+        deep()
+    except KeyError:
+        log.exception("postgresql://ann:hunter2@db")
+    async def other():
+        log.info("in a task")
+    await asyncio.create_task(other())
+    asyncio.get_running_loop().call_soon(deep)
+    warnings.warn("old\\nway", UserWarning)
+    Broken()
+    logging.getLogger("httpx").info("HTTP Request: GET https://x/?token=hunter2")
+    return 1
+
+
+def in_sqlite(tx, given):
+    log.info("in a transaction")
+    return 1
+
+
+async def undo():
+    log.info("in a compensation")
+
+
+@hf.workflow("order")
+async def order(ctx, given):
+    log.info("in a body")
+    ctx.log.info("begun", cups=given)
+    await ctx.step("price", price, given, compensate=undo)
+    await ctx.step("thread", in_a_thread, given)
+    await ctx.step("place", lambda: log.info("in place"), thread=False)
+    await ctx.transaction("tx", in_sqlite, given)
+    await ctx.sleep("nap", 0.05)
+    ctx.log.bind(cups=given).warning("woke after %s", "a nap")
+    raise ValueError("over")
+
+
+async def main():
+    async with hf:
+        handle = await hf.start("order", 2)
+        async with hf.worker():
+            try:
+                await handle.result(timeout=60)
+            except Exception:
+                pass
+        print(handle.id)
+"""
+
+
+@pytest.fixture(scope="module")
+def lines_of_authors(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[str, Any]]]:
+    """What a process of ours writes about an app that logs in every way, parsed: each line is one JSON object."""
+    folder = tmp_path_factory.mktemp("authors")
+    (folder / "shop.py").write_text(STEPS)
+    program = 'import asyncio, shop; shop.logs.configure("info", format="json"); asyncio.run(shop.main())'
+    environment = {"PYTHONPATH": f"{Path(holdfast.__file__).parents[1]}:{folder}"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, env=environment, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip(), [json.loads(line) for line in done.stderr.splitlines()]
+
+
+def test_the_standard_librarys_lines_have_our_format_and_name_the_attempt(
+    lines_of_authors: tuple[str, list[dict[str, Any]]],
+) -> None:
+    id_, lines = lines_of_authors
+    places = {
+        "priced a cup at 5": "price", "in a thread": "thread", "in a task": "price", "in place": "place",
+        "in a transaction": "tx", "in a compensation": "price", "by structlog": "price", "in a body": None,
+    }  # fmt: skip
+    for event, step in places.items():
+        [line, *_] = of(lines, event)
+        assert (line["tenant_id"], line["instance_id"], line["workflow"]) == ("default", id_, "order"), line
+        assert (line.get("step"), line.get("attempt")) == (step, None if step is None else 1), line
+        assert line["at"].endswith("Z") and line["level"] in ("info", "warning")
+    [thread] = of(lines, "in a thread")
+    assert (thread["level"], thread["logger"], thread["cups"]) == ("warning", "shop", 3)
+    assert of(lines, "too detailed") == []
+    assert [line for line in lines if line.get("logger") == "httpx"] == []
+
+
+def test_whatever_goes_wrong_every_line_is_one_json_object(
+    lines_of_authors: tuple[str, list[dict[str, Any]]],
+) -> None:
+    _, lines = lines_of_authors  # the fixture has parsed them all
+    text = json.dumps(lines)
+    assert "hunter2" not in text
+    [logged] = of(lines, "postgresql://ann:***@db")
+    assert "in deep" in logged["exception"]
+    [lost] = of(lines, "log_line_lost")
+    assert (lost["logger"], lost["line"]) == ("shop", "does not fit %d")
+    [thread] = of(lines, "thread_failed")
+    assert "KeyError: 'amuont'" in thread["exception"]
+    [ignored] = of(lines, "exception_ignored")
+    assert "__del__" in ignored["where"] and "KeyError" in ignored["exception"]
+    [loop] = [line for line in lines if line.get("logger") == "asyncio"]
+    assert "KeyError: 'amuont'" in loop["exception"]
+    [warned] = [line for line in lines if line.get("logger") == "py.warnings"]
+    assert "old\nway" in warned["event"]
+    [mute] = of(lines, "by structlog")
+    assert mute["value"] == "<Mute>"
+
+
+def test_the_lines_of_ctx_log_come_once_and_plain_lines_of_a_body_in_each_replay(
+    lines_of_authors: tuple[str, list[dict[str, Any]]],
+) -> None:
+    id_, lines = lines_of_authors
+    [begun], [woke] = of(lines, "begun"), of(lines, "woke after a nap")
+    assert (begun["cups"], begun["instance_id"], begun["level"]) == (2, id_, "info")
+    assert (woke["cups"], woke["level"]) == (2, "warning")
+    assert len(of(lines, "in a body")) > 1
+
+
+def test_what_failed_is_a_warning_or_worse_though_the_worker_is_not_verbose(
+    lines_of_authors: tuple[str, list[dict[str, Any]]],
+) -> None:
+    _, lines = lines_of_authors
+    [failed] = of(lines, "instance_failed")
+    assert failed["level"] == "error" and "in order" in failed["exception"] and failed["error"] == "ValueError: over"
+    assert of(lines, "step_completed") == []
+
+
+def test_a_filter_gives_the_fields_to_an_applications_own_handler(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(logs.InstanceFilter())
+    handler.setFormatter(logging.Formatter("%(message)s of [%(instance_id)s/%(step)s]"))
+    record = logging.LogRecord("theirs", logging.INFO, "", 0, "line", (), None)
+    assert handler.filter(record)
+    assert handler.format(record) == "line of [/]"
 
 
 # -- in somebody's application

@@ -1,7 +1,8 @@
 """How a process of ours logs: lines for people on a terminal, JSON elsewhere, and no secrets in either.
 
-Only processes that Holdfast owns (the commands) call `configure`; a library leaves logging to its application. Where
-that has configured nothing, `as_library` keeps our lines off standard output, and keeps those below a warning.
+Only processes that Holdfast owns (the commands) call `configure`; a library leaves logging to its application, handlers
+and levels alike. Where that has configured nothing, `as_library` keeps our lines off standard output, and drops those
+below a warning. `about_instance` and `InstanceFilter` are for applications too.
 """
 
 from __future__ import annotations
@@ -10,14 +11,22 @@ import logging
 import os
 import re
 import sys
+import threading
 from collections.abc import MutableMapping
 from typing import Any, Literal
 
 import structlog
 
+from holdfast.engine import scope
+
+log = structlog.get_logger("holdfast.logs")
 Format = Literal["auto", "console", "json"]
 LEVELS = ("debug", "info", "warning", "error")
 HIDDEN = "***"
+QUIET = ("httpx", "httpcore", "hpack", "uvicorn", "uvicorn.error", "uvicorn.access", "asyncio")
+ID = re.compile(r"[a-z]{2,4}_[0-9a-f]{32}")
+MOMENT = re.compile(r"\b\d{4}-(\d\d-\d\d)T(\d\d:\d\d)[\d:.]*Z")
+SHORT_MAX = 42  # characters of a value, on a terminal that a person watches
 # A URL's password, wherever it stands in a text. It ends at the last @ before a space or a slash.
 URL_PASSWORD = re.compile(r"(?P<before>[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/]+(?=@)", re.IGNORECASE)
 # Keys and tokens by the words before them, and our own by how they begin.
@@ -61,48 +70,147 @@ def as_library() -> None:
     structlog.configure(logger_factory=factory)
 
 
-def configure(level: str = "info", *, format: Format = "auto") -> None:
+def configure(level: str = "info", *, format: Format = "auto", short: bool = False) -> None:
+    """For a process of ours: structlog and the standard library's `logging`, authors' lines too, in one format.
+
+    `short`: for a person who watches: short ids, no trace ids, long values cut."""
     console = sys.stderr.isatty() if format == "auto" else format == "console"
     common: list[Any] = [
         structlog.contextvars.merge_contextvars,
+        about_instance,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="at") if not console else _time_of_day(),
         structlog.processors.format_exc_info,  # before secrets are looked for: a traceback ends with an error's words
         redact,
     ]
-    if console:
-        colors = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-        last: list[Any] = [
-            what_first,
-            structlog.dev.ConsoleRenderer(
-                colors=colors,
-                pad_event_to=22,
-                sort_keys=False,
-                timestamp_key="at",
-                exception_formatter=structlog.dev.plain_traceback,
-            ),
-        ]
-    else:
-        last = [structlog.processors.JSONRenderer()]
+    last = [*([in_short] if short and console else []), *_renderers(console)]
     structlog.configure(
         processors=[*common, *last],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=lambda *_: StandardErrorLogger(),
         cache_logger_on_first_use=False,
     )
+    _configure_standard(level, common, last)
+
+
+def _renderers(console: bool) -> list[Any]:
+    if not console:
+        return [structlog.processors.JSONRenderer(default=_as_text)]
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty() and "NO_COLOR" not in os.environ,
+        pad_event_to=18,
+        pad_level=False,
+        sort_keys=False,
+        timestamp_key="at",
+        exception_formatter=structlog.dev.plain_traceback,
+    )
+    return [what_first, renderer]
+
+
+def _as_text(value: Any) -> str:
+    """A value that is not JSON. A line must come out whatever its `repr` does."""
+    try:
+        return repr(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
 
 
 def _time_of_day() -> Any:
     return structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False, key="at")
 
 
+# -- the standard library's
+
+
+class StandardErrorHandler(logging.Handler):
+    """Writes to whatever standard error is at that moment, one line for each record."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            print(self.format(record), file=sys.stderr, flush=True)
+        except Exception as error:  # arguments that do not fit the message, as a rule: say so in our own format
+            log.error("log_line_lost", logger=record.name, line=str(record.msg), error=_as_text(error))
+
+
+def _configure_standard(level: str, common: list[Any], last: list[Any]) -> None:
+    before = [structlog.stdlib.add_logger_name, structlog.stdlib.ExtraAdder(), *common[:-2]]
+    after = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *common[-2:], *last]
+    handler = StandardErrorHandler()
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=before, processors=after))
+    root = logging.getLogger()
+    for old in [one for one in root.handlers if isinstance(one, StandardErrorHandler)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    for name in QUIET:  # libraries of ours that have a line for each request
+        if logging.getLogger(name).level in (logging.NOTSET, logging.WARNING):
+            logging.getLogger(name).setLevel(logging.NOTSET if level == "debug" else logging.WARNING)
+    logging.captureWarnings(True)
+    threading.excepthook = _thread_failed
+    sys.unraisablehook = _unraisable
+
+
+def _thread_failed(failed: threading.ExceptHookArgs) -> None:
+    if failed.exc_value is not None and not isinstance(failed.exc_value, SystemExit):
+        name = failed.thread.name if failed.thread is not None else ""
+        log.error("thread_failed", thread=name, exc_info=failed.exc_value)
+
+
+def _unraisable(raised: Any) -> None:
+    """Raised where nobody could catch it: in a destructor, a callback of C code, at the end of a generator."""
+    log.error("exception_ignored", where=_as_text(raised.object)[:200], exc_info=raised.exc_value)
+
+
+# -- fields
+
+
+def about_instance(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A structlog processor: whose author's function a line was written in. What the line itself says stays."""
+    for name, value in scope.fields().items():
+        event.setdefault(name, value)
+    return event
+
+
+class InstanceFilter(logging.Filter):
+    """The same for the standard library: a filter for your handler. Every record has all of `FIELDS` after it, "" where
+    there is none, so that a format may name them."""
+
+    FIELDS = ("tenant_id", "instance_id", "workflow", "task_id", "step", "attempt", "trace_id")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        found = scope.fields()
+        for name in self.FIELDS:
+            if not hasattr(record, name):
+                setattr(record, name, found.get(name, ""))
+        return True
+
+
 def what_first(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """For people: what happened stands before whom it happened to, and the usual tenant goes without saying."""
     if event.get("tenant_id") == "default":
         del event["tenant_id"]
-    for name in ("workflow", "instance_id", "tenant_id", "task_id", "trace_id"):
+    for name in ("logger", "workflow", "instance_id", "of", "tenant_id", "task_id", "trace_id"):
         if name in event:
             event[name] = event.pop(name)
+    return event
+
+
+def in_short(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """One line of a terminal for each event: of ids the end, which differs, and of long values the beginning."""
+    for name in ("trace_id", *(["task_id"] if "step" in event else [])):  # a step is named by its task
+        event.pop(name, None)
+    if "exception" in event:
+        event.pop("error", None)  # the traceback below ends with it
+    if "instance_id" in event:
+        event["of"] = f"{event.pop('workflow', '')}/{str(event.pop('instance_id'))[-6:]}"
+    for name, value in event.items():
+        if name in ("event", "exception", "stack", "at", "level") or not isinstance(value, str):
+            continue
+        if ID.fullmatch(value):
+            event[name] = value[-6:]
+            continue
+        value = MOMENT.sub(r"\1 \2Z", value)
+        event[name] = value if len(value) <= SHORT_MAX else f"{value[: SHORT_MAX - 1]}…"
     return event
 
 

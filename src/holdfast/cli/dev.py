@@ -41,7 +41,7 @@ def dev(
 
     If the app's module has an `async def dev(hf)`, it is called once the worker runs.
     """
-    logs.configure(log_level, format=log_format)
+    logs.configure(log_level, format=log_format, short=True)
     module, hf = place.load()
     places = stand_in(hf, answers)
     wanted = msgspec.structs.replace(server_settings(settled().values), host=host, port=port)
@@ -62,6 +62,6 @@ def dev(
 
 @asynccontextmanager
 async def _answering(hf: Holdfast, wanted: ServerSettings, grace: float) -> AsyncIterator[None]:
-    async with answering(hf, wanted, grace, verbose=True) as running:
+    async with answering(hf, wanted, grace, verbose=False) as running:
         await introduce_server(hf, running, Path.cwd() / ".holdfast")
         yield

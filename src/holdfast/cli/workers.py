@@ -165,7 +165,10 @@ def on_stop_signals(grace: float) -> asyncio.Event:
     def asked() -> None:
         if stop.is_set():
             os._exit(130)  # asked twice: as after a kill -9, the next worker goes on from the rows
-        notice(f"stopping: claiming nothing more, {grace:g} s for what runs; once more to stop at once")
+        if sys.stderr.isatty():
+            notice(f"stopping: claiming nothing more, {grace:g} s for what runs; once more to stop at once")
+        else:  # among lines of JSON
+            log.info("stopping", grace_seconds=grace)
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):

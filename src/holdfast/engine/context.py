@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, overload
 
 from holdfast.engine import codec
+from holdfast.engine.body_log import Log, Sink
 from holdfast.engine.errors import BadDefinition, ConcurrentName, NotInWorkflow
 from holdfast.engine.history import VALUE_RECORDED
 from holdfast.engine.ids import check_name
@@ -37,12 +38,15 @@ Failure = type[BaseException] | tuple[type[BaseException], ...]
 CALLS_LIMIT = 100_000
 
 
+def _nowhere(level: str, event: str, fields: dict[str, Any]) -> None: ...
+
+
 class Context:
     """One instance's `ctx`."""
 
     def __init__(
         self, replay: Replay, *, tenant_id: str, instance_id: str, workflow: str, version: int,
-        clock: Callable[[], int], entropy: random.Random, payload_limit: int,
+        clock: Callable[[], int], entropy: random.Random, payload_limit: int, log: Sink | None = None,
     ) -> None:  # fmt: skip
         self.tenant_id = tenant_id
         self.instance_id = instance_id
@@ -52,10 +56,16 @@ class Context:
         self._clock = clock
         self._entropy = entropy
         self._limit = payload_limit
+        self._sink = log
         self._values: dict[str, int] = {}
         # Of each name: the call that used it last, the branch it came from, and how often it was used.
         self._last: dict[str, tuple[asyncio.Future[Any], asyncio.Task[Any] | None, int]] = {}
         self.soft: list[tuple[str, str, bytes]] = []  # values to be journaled with the next turn
+
+    @property
+    def log(self) -> Log:
+        """A logger that is silent in replay: `ctx.log.info("priced", amount=5)`."""
+        return Log(self._sink or _nowhere, self._replay.replaying)
 
     # -- steps
 
@@ -217,6 +227,7 @@ class Context:
         key = name if number == 1 else f"{name}#{number}"
         recorded = self._replay.journal.calls.get(("value", key))
         if recorded is not None and recorded.answer is not None:
+            self._replay.met += 1
             return codec.decode(bytes(recorded.answer.result))
         value = make()
         self.soft.append((VALUE_RECORDED, key, b'{"result":' + codec.encode(value) + b"}"))

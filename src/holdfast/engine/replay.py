@@ -59,6 +59,8 @@ class Replay:
         self.closed = False
         self._released: list[tuple[int, int, Call]] = []  # asked and answered in the journal, not yet released
         self._order = 0
+        self.met = 0  # calls and values of the journal that the body has asked for again
+        self._ahead = False  # whether the body asked for something that is not in the journal, or walked all through it
         self.main: asyncio.Task[Any] | None = None
 
     # -- running
@@ -66,6 +68,7 @@ class Replay:
     def begin(self, workflow: Callable[..., Any], *args: Any) -> None:
         self.main = self.loop.create_task(workflow(*args), name="holdfast-workflow")
         self.run()
+        self._ahead = True
 
     def run(self) -> None:
         """Drain, release the earliest recorded answer, and again, until the journal has no more to say."""
@@ -126,6 +129,12 @@ class Replay:
         error = self.outcome()[1]
         return unheard(self.failed, self.loop.children) if error is None else mistake_in(error)
 
+    def replaying(self) -> bool:
+        """Whether the journal shows that the body was here before."""
+        journal = self.journal
+        known = self.met < len(journal.calls) and not self._ahead
+        return known or bool(self._released or self.closed or journal.ending_type)
+
     def close(self) -> None:
         self.closed = True
         self.loop.dispose()
@@ -136,7 +145,10 @@ class Replay:
         recorded = self.journal.calls.get((space_of(kind), key))
         self._order += 1
         call = Call(kind, key, args, args_hash, spec, type_, self._order, self.loop.create_future(), recorded)
-        if recorded is not None:
+        if recorded is None:
+            self._ahead = True
+        else:
+            self.met += 1
             difference = contradiction(key, kind, args, args_hash, recorded)
             if difference is not None:
                 # Never an exception: an author's `except Exception` must not swallow it. The call stays open.

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import structlog
 
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
@@ -21,6 +22,7 @@ from holdfast.engine.errors import HoldfastError
 from holdfast.engine.journal import RowWords, read, words_from
 from holdfast.engine.replay import Call, Replay
 from holdfast.engine.retry import GiveUp, RetryAt, after_failure
+from holdfast.engine.scope import SCOPE
 from holdfast.engine.signatures import StepInfo
 from holdfast.engine.stacks import error_payload, traceback_text, without_machinery
 from holdfast.engine.turns import NewInstance, Turn
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.app.registry import Definition
     from holdfast.worker.worker import Worker
 
+body_log = structlog.get_logger("holdfast.workflow")
 RUNNABLE = ("step", "transaction", "effect")
 ENTRIES_OF_TURN = 100  # once there are as many, no more is answered in the same turn: the loop serves neighbours, too
 
@@ -52,8 +55,13 @@ class Execution(UnderClaim):
         self.context = Context(
             self.replay, tenant_id=claimed.tenant_id, instance_id=ids.instance_word(claimed.id),
             workflow=claimed.definition_key, version=claimed.definition_version, clock=worker.now,
-            entropy=worker.entropy, payload_limit=worker.payload_limit,
+            entropy=worker.entropy, payload_limit=worker.payload_limit, log=self.say,
         )  # fmt: skip
+
+    def say(self, level: str, event: str, fields: dict[str, Any]) -> None:
+        """A line of the body's own."""
+        named = {f"{name}_" if name == "event" else name: value for name, value in fields.items()}
+        getattr(body_log, level)(event, **self.worker.about(self) | named)
 
     def close(self) -> None:
         self.replay.close()
@@ -103,7 +111,11 @@ class Execution(UnderClaim):
                 self.replay.difference = str(error)
                 self._park()
             return
-        self.replay.begin(self.definition.function, self.context, given)
+        token = SCOPE.set((self, None, 0))  # the body's task, and whatever tasks it makes, inherit it
+        try:
+            self.replay.begin(self.definition.function, self.context, given)
+        finally:
+            SCOPE.reset(token)
         if self.replay.journal.ending_type and self.replay.difference is None:
             self._collect()
             undo.resume(self)

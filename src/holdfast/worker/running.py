@@ -11,12 +11,11 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-import structlog
-
 from holdfast.engine import ids
 from holdfast.engine.codec import decoder_for
 from holdfast.engine.errors import NotApplied
 from holdfast.engine.replay import Call
+from holdfast.engine.scope import SCOPE
 from holdfast.engine.signatures import Signature, StepInfo, signature_of
 from holdfast.handlers.calls import bound, call_async, call_in_thread
 from holdfast.worker import transactions
@@ -64,8 +63,7 @@ def start(worker: Worker, ex: UnderClaim, call: Call) -> None:
     elif call.kind == "step":
         _start_call(worker, ex, call, spec.function, spec.args, spec.signature, spec.policy.timeout)
     elif call.kind == "transaction":
-        with structlog.contextvars.bound_contextvars(**worker.about(ex, call)):  # for its lines: it runs by itself
-            transactions.start(worker, ex, call)
+        transactions.start(worker, ex, call)
     elif call.state.next == "lookup":
         signature = signature_of(spec.lookup)
         args = () if signature.info else (ids.idempotency_key(ids.effect_id(ex.tenant_id, ex.id, call.key)),)
@@ -98,10 +96,13 @@ def _start_call(
         late = partial(worker.came_late, ex, call, attempt) if attempt else None
         _launch(ex, call, _bring_back(ex, call, attempt, call_in_thread, (worker.pool, function, args, timeout, late)))
     else:
+        token = SCOPE.set((ex, call, worker.attempt_of(ex, call)))
         try:
             value, error = function(*args), None
         except Exception as raised:
             value, error = None, raised
+        finally:
+            SCOPE.reset(token)
         if worker.tracing is not None:
             worker.tracing.returned(ex, call, value, error)
         ex.arrive(call, value, error)
@@ -178,10 +179,12 @@ def _launch(ex: UnderClaim, call: Call, work: Any) -> None:
 async def _bring_back(ex: UnderClaim, call: Call, attempt: int, function: Any, args: tuple[Any, ...]) -> None:
     error: BaseException | None = None
     value = None
+    SCOPE.set((ex, call, ex.worker.attempt_of(ex, call)))  # in the context of this task, which ends with it
     try:
         value = await function(*args)
     except (Exception, asyncio.CancelledError) as raised:
         error = raised
+    SCOPE.set(None)  # what follows from the result is not the handler's any more
     if ex.worker.tracing is not None:
         ex.worker.tracing.returned(ex, call, value, error)
     ex.threads.discard(call.key)

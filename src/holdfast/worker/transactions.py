@@ -16,6 +16,7 @@ from holdfast.engine import history as h
 from holdfast.engine.errors import BadDefinition
 from holdfast.engine.journal import RowWords
 from holdfast.engine.replay import Call
+from holdfast.engine.scope import SCOPE
 from holdfast.engine.turns import Outcome, Turn
 from holdfast.handlers.calls import bound
 from holdfast.store.port import HandlerRaised
@@ -41,6 +42,7 @@ def start(worker: Worker, ex: UnderClaim, call: Call) -> None:
 async def _run(worker: Worker, ex: UnderClaim, call: Call) -> None:
     spec = call.spec
     kept: dict[str, Any] = {}
+    scope = (ex, call, call.state.attempt)
     entries = list(ex.entries)
     changes = dict(ex.task_changes)
 
@@ -50,18 +52,20 @@ async def _run(worker: Worker, ex: UnderClaim, call: Call) -> None:
         return bound(spec.function, (tx, *spec.args), spec.signature, ex.info(call))()
 
     def work(tx: Any) -> Any:
-        token = IN_TRANSACTION.set(True)
+        token, scoped = IN_TRANSACTION.set(True), SCOPE.set(scope)  # the writer's thread has a context of its own
         try:
             return handler(tx)
         finally:
             IN_TRANSACTION.reset(token)
+            SCOPE.reset(scoped)
 
     async def work_async(tx: Any) -> Any:
-        token = IN_TRANSACTION.set(True)
+        token, scoped = IN_TRANSACTION.set(True), SCOPE.set(scope)
         try:
             return await handler(tx)
         finally:
             IN_TRANSACTION.reset(token)
+            SCOPE.reset(scoped)
 
     def turn(value: Any) -> Turn:
         result = codec.encode(value, "the result of", worker.payload_limit, call.key)
@@ -86,7 +90,7 @@ async def _run(worker: Worker, ex: UnderClaim, call: Call) -> None:
         error = raised.error
         ex.task_changes = changes  # its own turn, if it got that far, has settled its task here
     except Exception as lost:
-        log.warning("transaction_reply_lost", step=call.key, error=repr(lost))
+        log.warning("transaction_reply_lost", **worker.about(ex, call), error=repr(lost))
         outcome = await _look(worker, kept.get("turn"))
     ex.running.pop(call.key, None)
     ex.committing = False

@@ -124,6 +124,12 @@ class UnderClaim:
         """Whether it does not matter if it happened: no person need find out."""
         return False
 
+    def scope(self, call: Call | None, attempt: int) -> dict[str, Any]:
+        """What a line is about that an author's function writes."""
+        if call is None:
+            return self.worker.about(self)
+        return self.worker.about(self, call) | {"attempt": attempt}
+
     # -- the turn being gathered
 
     def _begin_turn(self) -> None:

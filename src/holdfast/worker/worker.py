@@ -718,19 +718,24 @@ class Worker:
         step = fields.get("step")
         calls = (execution.open.get((kind, step)) for kind in ("effect", "step", "transaction")) if step else ()
         call = next((call for call in calls if call is not None), None)
-        known = about(execution.claimed) if call is None else self.about(execution, call)
+        known = self.about(execution, call)
         getattr(log, level)(event, **known | fields)
 
     def raised_by(self, instance_id: bytes) -> dict[str, BaseException]:
         """What the handlers of an instance raised, by key: as a rule under one claim, where they are kept under all."""
         return {} if self.kept_raised is None else self.kept_raised.setdefault(instance_id, {})
 
-    def about(self, execution: UnderClaim, call: Call) -> dict[str, Any]:
-        """The fields by which log lines about one call are found."""
-        undoing = execution.undo is not None and execution.undoing(call)
-        attempt = execution.undo.attempt if undoing and execution.undo is not None else call.state.attempt
+    def attempt_of(self, execution: UnderClaim, call: Call) -> int:
+        undo = execution.undo
+        attempt: int = undo.attempt if undo is not None and undo.current is call else call.state.attempt
+        return attempt
+
+    def about(self, execution: UnderClaim, call: Call | None = None) -> dict[str, Any]:
+        """The fields by which log lines about one instance, or one call of it, are found."""
+        if call is None:
+            return about(execution.claimed)
         task = {"task_id": call.task.word} if isinstance(call, TaskCall) else {}
-        return about(execution.claimed) | task | {"step": call.key, "attempt": attempt}
+        return about(execution.claimed) | task | {"step": call.key, "attempt": self.attempt_of(execution, call)}
 
 
 def about(claimed: Claimed) -> dict[str, Any]:
