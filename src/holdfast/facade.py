@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Self, TypeVar
+from weakref import WeakSet
 
 import apsw
 from uuid_utils import uuid7
@@ -33,6 +35,7 @@ from holdfast.engine.steps import Mode
 from holdfast.engine.tenants import TenantPolicy
 from holdfast.metrics import Metrics
 from holdfast.outside import Outside, handlers
+from holdfast.store import inherited
 from holdfast.store.doors import DoorStore
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.sqlite import SqliteStore, connect
@@ -43,6 +46,7 @@ from holdfast.worker.worker import Worker
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_URL = "sqlite:///.holdfast/holdfast.db"
 POSTGRES_URLS = ("postgresql://", "postgres://")
+OPEN: WeakSet[Holdfast] = WeakSet()
 
 
 class Handle:
@@ -412,6 +416,8 @@ class Holdfast:
         self.metrics = Metrics()
         self.tracer_provider: Any = None  # OpenTelemetry's, for the workers; None: the process's own, if one is set
         self._service: Service | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # the one that the store was opened on
+        self._forked = False
         bulk.register(self.registry, lambda: self.service)
         self._default = Tenant(self, "default")
         self.sync = Sync(self)
@@ -461,8 +467,18 @@ class Holdfast:
     @property
     def service(self) -> Service:
         if self._service is None:
+            if self._forked:
+                raise HoldfastError(
+                    "the store was opened before this process was forked: open it anew here, `async with hf:`, or use "
+                    "hf.sync, which does that by itself"
+                )
             raise HoldfastError("the store is not open: use `async with hf:` (or hf.sync) around this call")
         return self._service
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop that the store was opened on; None: it is not open."""
+        return self._loop
 
     def _make_store(self) -> Any:
         return make_store(self.url)
@@ -476,8 +492,17 @@ class Holdfast:
         await self._open(make_doors(self.url), migrate=False)
 
     async def _open(self, store: Any, migrate: bool) -> None:
+        if self._loop is not None:
+            raise HoldfastError("this Holdfast is open already in this process: close it first, or use the open one")
         logs.as_library()
-        await store.open(migrate=migrate)
+        self._loop = asyncio.get_running_loop()
+        OPEN.add(self)
+        try:
+            await store.open(migrate=migrate)
+        except BaseException:
+            self._loop = None
+            OPEN.discard(self)
+            raise
         self._service = Service(store, self.registry, self.payload_limit, self.backlog_limit, self.metrics)
         self._service.committer.start()
         store.on_hint(self._service)
@@ -488,9 +513,27 @@ class Holdfast:
 
     async def close(self) -> None:
         service, self._service = self._service, None
-        if service is not None:
+        if service is None:
+            return
+        service.closed = True
+        try:
             await service.committer.close()
             await service.store.close()
+        finally:
+            self._loop = None
+            OPEN.discard(self)
+
+    def left_behind(self) -> None:
+        """In a forked child: what the parent opened is the parent's. Its counters are too, and another thread of the
+        parent may have held their locks."""
+        assert self._loop is not None
+        # Freed, the tasks would run their `finally` here.
+        inherited.keep_for_ever(self._loop, self._service, *asyncio.all_tasks(self._loop))
+        if self._service is not None:
+            inherited.leave_behind(self._service.store)
+        self._service = self._loop = None
+        self._forked = True
+        self.metrics = Metrics()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -605,3 +648,12 @@ def _postgres_switches() -> dict[str, bool]:
     """For a database that has no NOTIFY or no advisory locks, or hides them behind a pooler."""
     found = settings.for_the_library()
     return {"hints": found.postgres_hints, "session_locks": found.postgres_session_locks}
+
+
+def _forked() -> None:
+    for holdfast in list(OPEN):
+        holdfast.left_behind()
+    OPEN.clear()
+
+
+inherited.in_child(_forked)

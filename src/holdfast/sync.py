@@ -1,13 +1,21 @@
-"""`hf.sync`: the same coroutines for blocking callers (Django, scripts). A loop in a thread, nothing else."""
+"""`hf.sync`: the same coroutines for blocking callers (Django, scripts). A loop in a thread, nothing else.
+
+Opened at the first use and closed at the end of the process, or for the length of a `with` block. A forked child begins
+afresh: the parent's loop, thread and store are not the child's.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import threading
 from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
 
 from holdfast.engine.errors import HoldfastError
+from holdfast.store import inherited
 
 if TYPE_CHECKING:
     from holdfast.app.dead_letters import DeadLetterView
@@ -21,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.facade import Definitions, Effects, Handle, Holdfast, Tasks, Tenant
 
 T = TypeVar("T")
+END_SECONDS = 5.0  # at the end of a process, for a database that does not answer
 
 
 class SyncHandle:
@@ -85,6 +94,7 @@ class SyncTenant:
         return [SyncHandle(self._sync, handle) for handle in found]
 
     def instance(self, id: str) -> SyncHandle:
+        self._sync.ready()
         return SyncHandle(self._sync, self._tenant.instance(id))
 
     def instances(self, **options: Any) -> list[InstanceView]:
@@ -179,51 +189,103 @@ class SyncTasks:
 
 
 class Sync:
-    """Blocking use: `with hf.sync as sync: sync.start(…)`. Opens the store on a thread of its own."""
+    """Blocking use: `hf.sync.start(…)`. The store opens at the first call, on a thread of its own, and is closed at the
+    end of the process; `with hf.sync as sync:` closes it at the end of the block. Any thread may call."""
 
     def __init__(self, holdfast: Holdfast) -> None:
         self._holdfast = holdfast
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._blocks = 0  # `with` blocks that have begun
+        self._stays = False  # open until `close` or the end of the process, not only until the last block ends
+        ALL.add(self)
 
     def open(self, *, migrate: bool = True) -> Sync:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-sync", daemon=True)
-            self._thread.start()
-            try:
-                self.run(self._holdfast.open(migrate=migrate))
-            except BaseException:
-                self._stop()
-                raise
+        """Open now and stay open until `close` or the end of the process."""
+        with self._lock:
+            self._begin(migrate=migrate)
+            self._stays = True
         return self
 
     def close(self) -> None:
-        if self._loop is not None:
-            self.run(self._holdfast.close())
-            self._stop()
-
-    def _stop(self) -> None:
-        assert self._loop is not None and self._thread is not None
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-        self._loop = self._thread = None
+        with self._lock:
+            self._end()
 
     def __enter__(self) -> Sync:
-        return self.open()
+        with self._lock:
+            self._begin()
+            self._blocks += 1
+        return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        with self._lock:
+            self._blocks -= 1
+            if self._blocks <= 0 and not self._stays:
+                self._end()
+
+    def ready(self) -> asyncio.AbstractEventLoop:
+        """The loop to ask, opened if nobody has. Refused where the caller would wait for itself."""
+        if threading.current_thread().name == "holdfast-writer":
+            raise HoldfastError("a transaction handler cannot call Holdfast: it would wait for itself")
+        loop = self._loop
+        if loop is None:
+            with self._lock:
+                if self._holdfast.loop is None:
+                    self._begin()
+                    self._stays = True
+                loop = self._loop or self._holdfast.loop
+        assert loop is not None
+        if _running_loop() is loop:
+            raise HoldfastError(
+                "hf.sync was called on the event loop that Holdfast runs on, and would wait for itself: await the same "
+                "call on hf, or make this one in a thread, asyncio.to_thread(…)"
+            )
+        return loop
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        if threading.current_thread().name == "holdfast-writer":
+        try:
+            loop = self.ready()
+        except BaseException:
             coroutine.close()
-            raise HoldfastError("a transaction handler cannot call Holdfast: it would wait for itself")
-        if self._loop is None:
-            coroutine.close()
-            raise HoldfastError("the store is not open: use `with hf.sync:` around this call")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+            raise
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+
+    def _begin(self, *, migrate: bool = True) -> None:
+        if self._loop is not None or self._holdfast.loop is not None:
+            return  # open already; an `async with hf:` of this process has a loop that serves us too
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=_serve, args=(loop,), name="holdfast-sync", daemon=True)
+        thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self._holdfast.open(migrate=migrate), loop).result()
+        except BaseException:
+            _stop(loop, thread)
+            raise
+        self._loop, self._thread = loop, thread  # from here on other threads use them without the lock
+        OPEN.add(self)
+
+    def _end(self, timeout: float | None = None) -> None:
+        self._stays = False
+        OPEN.discard(self)
+        loop, thread = self._loop, self._thread
+        self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            try:
+                asyncio.run_coroutine_threadsafe(self._holdfast.close(), loop).result(timeout)
+            finally:
+                _stop(loop, thread, timeout)
+
+    def at_exit(self) -> None:
+        with contextlib.suppress(Exception):
+            self._end(END_SECONDS)
+
+    def left_behind(self) -> None:
+        """In a forked child."""
+        inherited.keep_for_ever(self._loop, self._thread)
+        self._loop = self._thread = None
+        self._lock = threading.Lock()  # another thread of the parent may have held the old one
+        self._stays = False
 
     # -- the same names as Holdfast
 
@@ -270,3 +332,50 @@ class Sync:
 
     def verify(self) -> Verdict:
         return self.run(self._holdfast.verify())
+
+
+def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread, timeout: float | None = None) -> None:
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(timeout)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        # Of a close that was given up: a pending task that is freed would say so on standard error.
+        loop.run_until_complete(_cancel_all())
+        loop.close()
+
+
+async def _cancel_all() -> None:
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+
+
+ALL: WeakSet[Sync] = WeakSet()
+OPEN: set[Sync] = set()  # held, so that each lives until it is closed
+
+
+def _at_exit() -> None:
+    for sync in list(OPEN):
+        sync.at_exit()
+
+
+def _forked() -> None:
+    OPEN.clear()
+    for sync in list(ALL):
+        sync.left_behind()
+
+
+atexit.register(_at_exit)
+inherited.in_child(_forked)

@@ -3,9 +3,11 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from holdfast import BadInput, Context, Holdfast, HoldfastError, InstanceFailed, ResultNotReady
@@ -63,10 +65,56 @@ def test_a_blocking_caller_starts_signals_waits_and_reads(url: str, worker: None
             sync.start("wait", tenant="no such tenant!")
 
 
-def test_a_blocking_caller_who_forgot_to_open_is_told_so(url: str) -> None:
+def test_a_blocking_caller_need_not_open_anything(url: str) -> None:
+    """As in a Django project, where no block is around every request: the first call opens, in whatever thread."""
     hf = make(url)
-    with pytest.raises(HoldfastError, match="not open"):
-        hf.sync.start("wait")
+    with ThreadPoolExecutor(8) as threads:
+        ids = list(threads.map(lambda n: hf.sync.start("wait", n).id, range(20)))
+    assert sorted(view.id for view in hf.sync.instances()) == sorted(ids)
+    assert hf.sync.instance(ids[0]).status().id == ids[0]
+    assert len([thread for thread in threading.enumerate() if thread.name == "holdfast-sync"]) == 1
+    hf.sync.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "holdfast-sync"]
+
+
+def test_the_end_of_one_block_does_not_close_what_others_use(url: str) -> None:
+    hf = make(url)
+    with hf.sync as outer:
+        with hf.sync as inner:
+            id_ = inner.start("wait", 1).id
+        assert outer.instance(id_).status().status == "pending"
+    assert hf.loop is None
+    hf.sync.open()
+    with hf.sync:
+        pass
+    assert hf.sync.instance(id_).status().status == "pending"
+    hf.sync.close()
+    assert hf.loop is None
+
+
+def test_a_handle_of_a_store_that_was_closed_is_refused_at_once(url: str) -> None:
+    hf = make(url)
+    with hf.sync as sync:
+        handle = sync.start("wait", 1)
+    with hf.sync:
+        for use in (lambda: handle.signal("go"), lambda: handle.cancel(), handle.status):
+            with pytest.raises((HoldfastError, asyncpg.InterfaceError), match="closed"):
+                use()
+
+
+async def test_blocking_callers_share_a_store_that_is_open_already(url: str) -> None:
+    """As in FastAPI: `async with hf` in the lifespan, and an endpoint without `async` in a thread."""
+    hf = make(url)
+    async with hf:
+        service = hf.service
+        id_ = (await asyncio.to_thread(hf.sync.start, "wait", 1)).id
+        assert (await hf.instance(id_).status()).id == id_
+        assert hf.service is service
+        with pytest.raises(HoldfastError, match="would wait for itself"):
+            hf.sync.start("wait", 2)
+        with pytest.raises(HoldfastError, match="open already"):
+            await hf.open()
+    assert hf.loop is None
 
 
 def test_the_facade_opens_closes_and_opens_again(url: str) -> None:

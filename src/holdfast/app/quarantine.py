@@ -125,6 +125,7 @@ class SqliteIdentity:
                     await asyncio.sleep(LOCK_SECONDS)
             yield
         finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough: a child forked meanwhile has the file too
             os.close(file)
 
     async def difference(self, recorded: str) -> str | None:

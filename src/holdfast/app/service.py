@@ -107,9 +107,10 @@ class Service:
         self.waiters = Waiters()
         self.callers = Callers(self)
         self.workers: list[WorkerHere] = []
+        self.closed = False
 
     async def commit(self, turn: Turn) -> Outcome:
-        refuse_in_transaction()
+        self._check_open()
         return await self.committer.commit(turn, lambda _: self.stirred(turn))
 
     async def change(self, tenant_id: str, statements: Sequence[tuple[str, dict[str, Any]]]) -> bool:
@@ -126,7 +127,7 @@ class Service:
         """Commit starts, each with an outcome of its own.
 
         A worker here that has nothing better to do gets the claim in the same commit."""
-        refuse_in_transaction()
+        self._check_open()
         if not born:
             return []
         all_told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -156,6 +157,11 @@ class Service:
             self.committer.submit(turn, partial(told, number, turn, claimant))
         await all_told
         return [_known(outcome) for outcome in outcomes]
+
+    def _check_open(self) -> None:
+        refuse_in_transaction()
+        if self.closed:  # nobody commits any more: who asks would wait for ever
+            raise HoldfastError("the store was closed: take this anew from the Holdfast that is open now")
 
     def runs_here(self, tenant_id: str, id_: bytes) -> bool:
         """Whether a worker in this process is at it, and so will say how it ends."""

@@ -65,6 +65,7 @@ class Hints:
 
     async def _listen(self) -> None:
         while True:
+            connection = None
             try:
                 connection = await self.store.connect()
                 await connection.add_listener(CHANNEL, self._heard)
@@ -75,6 +76,9 @@ class Hints:
                 await lost.wait()
             except Exception as error:  # whatever it is, polling goes on and so do we
                 log.debug("not_listening", error=repr(error))
+            finally:
+                if connection is not None:
+                    connection.terminate()  # also where a close comes before the first word was listened for
             self._connection = None
             await asyncio.sleep(1.0)
 

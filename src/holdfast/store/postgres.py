@@ -13,6 +13,7 @@ import asyncpg
 from holdfast.engine.effects import LEASE
 from holdfast.engine.errors import BadDefinition, StoreUnavailable
 from holdfast.engine.turns import Outcome, Turn
+from holdfast.store import inherited
 from holdfast.store.batch import Batch, with_claim
 from holdfast.store.hints import Hints
 from holdfast.store.literals import Pack, packers
@@ -62,6 +63,10 @@ BY_LEASE = "lease"  # the liveness of a worker that holds no session lock
 
 async def _keep_session(_connection: Any) -> None:
     """Our own statements leave nothing behind in a session, so handing it back needs no round trip."""
+
+
+async def _remember_session(connection: Any) -> None:
+    inherited.session(connection)
 
 
 def commit_sql(present: Sequence[bool], *, careful: bool = False) -> str:
@@ -211,7 +216,7 @@ class PostgresStore:
             await self._face_the_wall()
             self._pool = await asyncpg.create_pool(
                 self.url, min_size=1, max_size=self._reader_count, reset=_keep_session,
-                server_settings=self.settings, command_timeout=60,
+                server_settings=self.settings, command_timeout=60, init=_remember_session,
             )  # fmt: skip
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             raise StoreUnavailable(
@@ -236,7 +241,9 @@ class PostgresStore:
         """Before the first turns of a worker: nothing to do, the server keeps its log's files for use again."""
 
     async def connect(self) -> Any:
-        return await asyncpg.connect(self.url, server_settings=self.settings, command_timeout=60)
+        connection = await asyncpg.connect(self.url, server_settings=self.settings, command_timeout=60)
+        inherited.session(connection)
+        return connection
 
     # -- the second wall
 
@@ -407,6 +414,7 @@ class PostgresStore:
             self.url, command_timeout=timeout,
             server_settings={"application_name": "holdfast transaction", "idle_in_transaction_session_timeout": "12s"},
         )  # fmt: skip
+        inherited.session(connection)
         try:
             transaction = connection.transaction()
             await transaction.start()

@@ -20,6 +20,7 @@ import apsw
 
 from holdfast.engine.errors import BadDefinition, HoldfastError, StoreUnavailable
 from holdfast.engine.turns import Change, Outcome, Turn
+from holdfast.store import inherited
 from holdfast.store.batch import Batch, with_claim
 from holdfast.store.migrate import migrate_sqlite
 from holdfast.store.port import (
@@ -41,11 +42,14 @@ T = TypeVar("T")
 CHECKPOINT_PAGES = 4000
 FILLER_BYTES = 1_000_000
 SHARED_MAX = 200  # single statements in one transaction
+CLOSED = "the store was closed: take this anew from the Holdfast that is open now, hf.instance(id)"
 CHUNKS = (64, 16, 4, 1)  # rows per multi-row statement: few sizes, so that few statements are prepared
 
 
 def connect(path: str) -> apsw.Connection:
+    inherited.check_database(path)
     connection = apsw.Connection(path, statementcachesize=200)
+    inherited.database(connection, path)
     connection.set_busy_timeout(60_000)
     # Plans that never look at bound values: else a statement that might use a partial index is parsed at every use.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
@@ -80,6 +84,7 @@ class WriterThread:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._closed = False
         self._jobs: queue.SimpleQueue[tuple[Callable[[apsw.Connection], Any], Any, Any] | None] = queue.SimpleQueue()
         self._small: queue.SimpleQueue[tuple[str, tuple[Any, ...], Any, Any]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
@@ -98,13 +103,15 @@ class WriterThread:
             _answer(loop, future, answer, error)
         connection.close()
 
-    def _refuse_itself(self) -> None:
+    def _refuse(self) -> None:
         if threading.current_thread() is self._thread:
             raise HoldfastError("a transaction handler cannot call Holdfast: it would wait for itself")
+        if self._closed:
+            raise HoldfastError(CLOSED)
 
     def ask(self, work: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
-        self._refuse_itself()
+        self._refuse()
         future: asyncio.Future[T] = loop.create_future()
         self._jobs.put((work, loop, future))
         return future
@@ -113,7 +120,7 @@ class WriterThread:
         """One statement, and how many rows it changed. Those that wait at the same time share a transaction, so that
         they share the way to the disk; each has its own answer, and one that is refused takes no other with it."""
         loop = asyncio.get_running_loop()
-        self._refuse_itself()
+        self._refuse()
         future: asyncio.Future[int] = loop.create_future()
         self._small.put((sql, bound, loop, future))
         self._jobs.put((self._write_all, loop, loop.create_future()))
@@ -147,8 +154,11 @@ class WriterThread:
             _answer(loop, future, count, problem)
 
     async def close(self) -> None:
+        self._closed = True
         self._jobs.put(None)
-        await asyncio.to_thread(self._thread.join)
+        # Not in an executor: at the end of a process none takes work any more.
+        while self._thread.is_alive():
+            await asyncio.sleep(0.001)
 
 
 def _answer(loop: asyncio.AbstractEventLoop, future: Any, answer: Any, error: BaseException | None) -> None:
@@ -603,6 +613,8 @@ class SqliteStore:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        else:
+            fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough: a child forked meanwhile has the file too
         finally:
             os.close(file)
         return True

@@ -22,6 +22,7 @@ from holdfast.engine import ids
 from holdfast.engine.effects import LEASE
 from holdfast.engine.errors import BadInput
 from holdfast.engine.retry import SECOND
+from holdfast.store import inherited
 from holdfast.store.postgres import BY_LEASE, PostgresStore
 from holdfast.store.sqlite import SqliteStore
 
@@ -57,6 +58,7 @@ class FileLiveness:
         self.folder.mkdir(exist_ok=True)
         self._file = os.open(self.folder / self.word, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        inherited.lock_file(self._file)
 
     def start(self, fenced: Callable[[], None]) -> None:
         self._task = asyncio.create_task(self._watch(fenced))
@@ -91,6 +93,7 @@ class FileLiveness:
         """After the hand-back: let the lock go."""
         if self._file is not None:
             (self.folder / self.word).unlink(missing_ok=True)
+            inherited.no_lock_file(self._file)
             os.close(self._file)
             self._file = None
 
