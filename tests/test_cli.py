@@ -282,7 +282,7 @@ def test_a_resolution_needs_an_actor_and_a_reason(shop: Shop) -> None:
         (("effects", "show", "eff_" + "0" * 32), 3, "no effect"),
         (("start", "nothing"), 3, "no workflow 'nothing'"),
         (("start", "greet", "--version", "9"), 3, "version 9"),
-        (("instances", "show", "nonsense"), 2, "is not an id"),
+        (("instances", "show", "nonsense"), 3, "is not an id"),
         (("instances", "list", "--tenant", "!"), 2, "is not a tenant id"),
         (("instances", "list", "--status", "odd"), 2, "odd"),
         (("cancel", NOBODY), 2, "--reason"),

@@ -27,7 +27,7 @@ from holdfast.app.why import why
 from holdfast.app.workers import WorkerView, list_workers
 from holdfast.engine import codec, ids
 from holdfast.engine.builder import Workflow
-from holdfast.engine.errors import BadDefinition, BadInput, HoldfastError
+from holdfast.engine.errors import BadDefinition, BadInput, HoldfastError, InstanceNotFound
 from holdfast.engine.events import OUR_EVENT_IDS, OUR_EVENTS
 from holdfast.engine.retry import storable
 from holdfast.engine.signatures import signature_of
@@ -256,7 +256,12 @@ class Tenant:
         )
 
     def instance(self, id: str) -> Handle:
-        return Handle(self._holdfast.service, self.id, ids.parse("ins", id))
+        """One instance. Nothing is read yet; a text that cannot be the id of one raises InstanceNotFound at once."""
+        try:
+            raw = ids.parse("ins", id)
+        except BadInput as error:
+            raise InstanceNotFound(id, self.id, str(error)) from None
+        return Handle(self._holdfast.service, self.id, raw)
 
     async def instances(
         self, *, status: str | Sequence[str] | None = None, key: str | None = None, business_key: str | None = None,

@@ -99,7 +99,7 @@ def test_a_strict_send_that_no_worker_takes_says_that_it_is_recorded(desk: Desk)
 
 def test_an_event_that_cannot_be_sent_is_refused(desk: Desk) -> None:
     desk.refused(3, "no instance", "instances", "send", NO_INSTANCE, "go")
-    desk.refused(2, "is not an id", "instances", "send", "nonsense", "go")
+    desk.refused(3, "is not an id", "instances", "send", "nonsense", "go")
     desk.refused(2, "--payload is not JSON", "instances", "send", NO_INSTANCE, "go", "--payload", "{")
     desk.refused(2, "names that begin with xstate.", "instances", "send", NO_INSTANCE, "xstate.done")
     desk.refused(2, "EVENT", "instances", "send", NO_INSTANCE)
@@ -251,7 +251,7 @@ def test_a_migration_that_is_not_said_right_is_wrong_usage(files: Desk, words: t
 def test_an_id_that_is_none_is_found_before_anything_is_moved(desk: Desk) -> None:
     [instance] = moving(desk, FIRST, RENAMED)
     words = ("instances", "migrate", instance, "nonsense", "--to", "2", "--states", '{"asked": "check"}')
-    desk.refused(2, "'nonsense' is not an id", *words)
+    desk.refused(3, "'nonsense' is not an id", *words)
     desk.work()
     assert versions(desk, instance) == [1]
 

@@ -110,7 +110,7 @@ def test_a_task_that_is_not_there_is_not_found(desk: Desk) -> None:
         ("show",), ("claim",), ("unclaim",), ("complete", "--output", "{}"), ("fail", "--reason", "no"),
     ):  # fmt: skip
         desk.refused(3, "there is no task", "tasks", command, NO_TASK, *rest)
-        desk.refused(2, "expected tsk_", "tasks", command, "nonsense", *rest)
+        desk.refused(3, "expected tsk_", "tasks", command, "nonsense", *rest)
 
 
 def test_tasks_of_another_tenant_are_not_found(desk: Desk) -> None:

@@ -18,6 +18,7 @@ from holdfast import (
     InstanceFailed,
     StepInfo,
 )
+from holdfast.engine.moments import micros
 from holdfast.testing import FakeProvider, Harness
 from tests.flows.support import entries, next_worker, query, row_counts, until
 
@@ -132,7 +133,7 @@ async def test_a_choice_that_does_not_exist_is_refused(harness: Harness, provide
         await harness.effects.resolve("eff_" + "0" * 32, "happened", **ANN)
     with pytest.raises(EffectNotFound):
         await harness.tenant("acme").effects.resolve(view.id, "happened", **ANN)
-    with pytest.raises(BadInput, match="expected eff_ and 32"):
+    with pytest.raises(EffectNotFound, match="expected eff_ and 32"):
         await harness.effects.show("nonsense")
 
 
@@ -173,7 +174,7 @@ async def test_starting_again_opens_once_the_worker_is_gone_and_the_call_must_be
     async with next_worker(harness) as other:
         with pytest.raises(EffectNotOpen, match="the call may still be on its way"):
             await other.effects.resolve(view.id, "did_not_happen", **ANN)
-        while other.clock.micros < view.opens_at:
+        while other.clock.micros < micros(view.opens_at):
             await other.advance(seconds=1)
         await other.effects.resolve(view.id, "did_not_happen", **ANN)
         await other.run_until_idle()

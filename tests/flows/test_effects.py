@@ -42,7 +42,7 @@ async def test_an_effect_is_on_record_before_it_starts_and_its_receipt_after(
         [view] = await harness.effects.list(state="started")
         before.append((view.state, view.idempotency_key == info.idempotency_key, view.request, view.receipt))
         assert info.not_after is not None
-        assert info.not_after == view.not_after / 1_000_000
+        assert info.not_after == view.not_after.timestamp()
         return provider.call(info.idempotency_key, amount)
 
     @harness.workflow("pay")

@@ -159,7 +159,7 @@ async def test_the_status_tells_what_it_is_and_how_it_stands(harness: Harness) -
         handle.id, "default", "code", "echo", 1,
     )  # fmt: skip
     assert (view.status, view.input, view.result, view.error) == ("completed", {"a": 1}, {"a": 1}, None)
-    assert (view.started_at or 0) - view.created_at == 5_000_000
+    assert view.started_at is not None and view.started_at - view.created_at == timedelta(seconds=5)
     assert view.completed_at == view.started_at
 
 

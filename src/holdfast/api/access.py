@@ -22,9 +22,6 @@ from holdfast.api.models import (
     RotateKey,
     TenantOut,
     TrailOut,
-    micros,
-    moment,
-    when,
 )
 from holdfast.api.paging import PAGE, Cursor, Limit, PageQuery, cursor_of, paged, read_cursor
 from holdfast.api.problems import Fault, Problem
@@ -36,6 +33,7 @@ from holdfast.engine import history as h
 from holdfast.engine import ids
 from holdfast.engine.access import ROLES, capabilities_of
 from holdfast.engine.errors import Forbidden
+from holdfast.engine.moments import micros, moment, when
 
 PRN = "prn_0192f0a1b2c37d4e8f90a1b2c3d4e5f6"
 WHO: dict[str, Any] = {
@@ -267,7 +265,7 @@ async def instance_audit(call: Call, query: PageQuery) -> Reply:
     )
     items = [
         TrailOut(
-            seq=entry.seq, at=when(entry.at), type=entry.type, name=entry.name, hash=entry.hash,
+            seq=entry.seq, at=entry.at, type=entry.type, name=entry.name, hash=entry.hash,
             actor=born.created_by if entry.type == h.INSTANCE_STARTED else audit.actor_of(entry.payload),
         )
         for entry in page.entries

@@ -10,13 +10,14 @@ from uuid_utils import uuid7
 
 from holdfast.api.endpoints import Answer, Call, Endpoints, Reply
 from holdfast.api.instances import INS
-from holdfast.api.models import Bulk, BulkFailure, BulkOut, Listing, micros
+from holdfast.api.models import Bulk, BulkFailure, BulkOut, Listing
 from holdfast.api.problems import Fault, Problem
 from holdfast.app import bulk
 from holdfast.app.bulk import Order
 from holdfast.engine import ids
 from holdfast.engine.errors import Forbidden, InstanceNotFound
 from holdfast.engine.events import OUR_EVENTS
+from holdfast.engine.moments import micros
 
 ONE: dict[str, Any] = {
     "id": "blk_0192f0a1b2c37d4e8f90a1b2c3d4e5f6", "action": "cancel", "status": "running", "matched": 1200,

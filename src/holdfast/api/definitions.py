@@ -22,7 +22,6 @@ from holdfast.api.models import (
     Publish,
     Simulate,
     TurnsOut,
-    moment,
 )
 from holdfast.api.paging import PAGE, Cursor, Limit, paged, read_cursor
 from holdfast.api.problems import Fault, Problem, storable_words
@@ -68,8 +67,8 @@ class DiffQuery(msgspec.Struct, frozen=True):
 def shown(view: DefinitionView) -> DefinitionOut:
     return DefinitionOut(
         id=view.id, key=view.key, version=view.version, kind=view.kind, status=view.status, hash=view.hash,  # type: ignore[arg-type]
-        handlers=view.handlers, created_at=moment(view.created_at), created_by=view.created_by,
-        changed_at=moment(view.changed_at), changed_by=view.changed_by, revision=view.revision, spec=view.spec,
+        handlers=view.handlers, created_at=view.created_at, created_by=view.created_by,
+        changed_at=view.changed_at, changed_by=view.changed_by, revision=view.revision, spec=view.spec,
     )  # fmt: skip
 
 

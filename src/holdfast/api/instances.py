@@ -17,10 +17,8 @@ from holdfast.api.models import (
     InstanceOut,
     InstanceStatus,
     Listing,
-    Moment,
     TaskOut,
     WhyOut,
-    micros,
 )
 from holdfast.api.paging import PAGE, Cursor, Limit, PageQuery, cursor_of, paged, read_cursor
 from holdfast.api.problems import Fault, Problem
@@ -28,6 +26,7 @@ from holdfast.app import effects, instances, tasks
 from holdfast.app.instances import InstanceView
 from holdfast.app.why import why
 from holdfast.engine import ids
+from holdfast.engine.moments import Moment, micros
 
 HISTORY_SHOWN = 100
 TASKS_SHOWN = 200
@@ -93,7 +92,7 @@ async def list_instances(call: Call, query: InstancesQuery) -> Reply:
 
 
 def _place(view: InstanceView) -> tuple[int, bytes]:
-    return view.created_at, ids.parse("ins", view.id)
+    return micros(view.created_at), ids.parse("ins", view.id)
 
 
 async def read_instance(call: Call) -> Reply:
@@ -149,7 +148,9 @@ async def instance_tasks(call: Call, query: PageQuery) -> Reply:
         call.service, call.tenant_id, status=None, instance=ids.instance_word(id_), limit=query.limit + 1,
         after=None if edge is None else (0, edge[0], edge[1], edge[2]), most=LISTED_BYTES,
     )  # fmt: skip
-    return paged(found, query.limit, shown.task, lambda view: (view.created_at, view.key, ids.parse("tsk", view.id)))
+    return paged(
+        found, query.limit, shown.task, lambda view: (micros(view.created_at), view.key, ids.parse("tsk", view.id))
+    )
 
 
 async def instance_children(call: Call, query: PageQuery) -> Reply:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from holdfast.engine.errors import Misplaced
+from holdfast.engine.moments import Moment
 
 T = TypeVar("T")
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-LAST = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 
 InstanceStatus = Literal["pending", "running", "waiting", "compensating", "completed", "failed", "cancelled"]
 TaskStatus = Literal["pending", "running", "succeeded", "failed", "cancelled", "skipped"]
@@ -32,7 +31,6 @@ Issuer = Annotated[str, Meta(min_length=1, max_length=500, pattern=r"^[\x21-\x7e
 Subject = Annotated[str, Meta(min_length=1, max_length=255)]
 EventId = Annotated[str, Meta(min_length=1, max_length=200)]
 Version = Annotated[int, Meta(ge=1, le=2_147_483_647)]
-Moment = Annotated[datetime, Meta(tz=True)]
 FRAMES: dict[str, Any] = {
     "type": "array",
     "items": {
@@ -70,19 +68,6 @@ Failure = Annotated[
         },
     ),
 ]
-
-
-def moment(micros: int | None) -> datetime | None:
-    return None if micros is None else when(micros)
-
-
-def when(micros: int) -> datetime:
-    return EPOCH + timedelta(microseconds=min(micros, LAST))
-
-
-def micros(at: datetime) -> int:
-    """Microseconds since 1970; a moment before that counts as its beginning, one after the year 9999 as its end."""
-    return min(LAST, max(0, (at - EPOCH) // timedelta(microseconds=1)))
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -11,13 +11,14 @@ from holdfast.api import shown
 from holdfast.api.definitions import find as find_definition
 from holdfast.api.endpoints import Answer, Call, Endpoints, Reply, not_found
 from holdfast.api.instances import INS, ONE, as_it_stands, waited
-from holdfast.api.models import BatchOut, InstanceOut, Start, StartBatch, Started, micros
+from holdfast.api.models import BatchOut, InstanceOut, Start, StartBatch, Started
 from holdfast.api.problems import Fault, Problem, problem_of
 from holdfast.app import definitions, instances
 from holdfast.app.instances import InstanceView
 from holdfast.app.registry import Definition
 from holdfast.engine import codec, ids
 from holdfast.engine.errors import BusinessKeyTaken, HoldfastError, InstanceFailed, Misplaced, ResultNotReady
+from holdfast.engine.moments import micros, when
 from holdfast.engine.turns import NewInstance
 
 
@@ -95,8 +96,8 @@ def _as_born(born: NewInstance) -> InstanceView:
         id=ids.instance_word(born.id), tenant_id=born.tenant_id, kind=born.kind, workflow=born.definition_key,
         version=born.definition_version, status="pending", waiting_on=None, business_key=born.business_key,
         queue=born.queue, input=codec.decode(born.input), result=None, error=None, compensation=None, parent_id=None,
-        created_at=born.created_at, started_at=None, completed_at=None, run_at=born.run_at, trace_id=born.trace_id,
-        created_by=born.created_by,
+        created_at=when(born.created_at), started_at=None, completed_at=None, run_at=when(born.run_at),
+        trace_id=born.trace_id, created_by=born.created_by,
     )  # fmt: skip
 
 

@@ -10,11 +10,11 @@ import msgspec
 
 from holdfast.api import shown
 from holdfast.api.endpoints import Answer, Call, Endpoints, Reply
-from holdfast.api.models import when
 from holdfast.api.problems import Fault, Problem
 from holdfast.app import instances
 from holdfast.app.feed import Feed
 from holdfast.engine.errors import BadInput
+from holdfast.engine.moments import when
 
 HEARTBEAT_SECONDS = 15.0
 QUICK_SECONDS = 0.05

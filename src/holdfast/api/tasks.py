@@ -18,7 +18,6 @@ from holdfast.api.models import (
     Listing,
     TaskOut,
     TaskType,
-    when,
 )
 from holdfast.api.paging import PAGE, Cursor, Limit, PageQuery, cursor_of, paged, read_cursor
 from holdfast.api.problems import Fault, Problem
@@ -26,6 +25,7 @@ from holdfast.app import tasks
 from holdfast.app.tasks import CommentView, TaskView
 from holdfast.engine import ids
 from holdfast.engine.errors import BadInput
+from holdfast.engine.moments import when
 
 TSK = "tsk_7d4e8f90a1b2c3d4e5f60192f0a1b2c3"
 ONE: dict[str, Any] = {

@@ -7,11 +7,12 @@ from typing import Any
 
 from holdfast.api.endpoints import Answer, Call, Endpoints, Reply
 from holdfast.api.instances import INS, LISTED_BYTES
-from holdfast.api.models import DeadLetterOut, Listing, QueueOut, WorkerOut, when
+from holdfast.api.models import DeadLetterOut, Listing, QueueOut, WorkerOut
 from holdfast.api.paging import PageQuery, paged, read_cursor
 from holdfast.app import dead_letters, workers
 from holdfast.app.dead_letters import DeadLetterView
 from holdfast.engine import ids
+from holdfast.engine.moments import micros
 
 WORKERS_SHOWN = 200
 COUNTED_MAX = 100_000
@@ -33,7 +34,7 @@ async def list_workers(call: Call) -> Reply:
     items = [
         WorkerOut(
             id=view.id, host=view.host, pid=view.pid, state=view.state, holds=view.holds,  # type: ignore[arg-type]
-            started_at=when(view.started_at), heartbeat_at=when(view.heartbeat_at), definitions=view.definitions,
+            started_at=view.started_at, heartbeat_at=view.heartbeat_at, definitions=view.definitions,
         )
         for view in found
     ]  # fmt: skip
@@ -61,13 +62,13 @@ async def list_dead_letters(call: Call, query: PageQuery) -> Reply:
         call.service, call.tenant_id, before=None if edge is None else (edge[0], edge[1]), limit=query.limit + 1,
         most=LISTED_BYTES,
     )  # fmt: skip
-    return paged(found, query.limit, _letter, lambda view: (view.created_at, ids.parse("dlt", view.id)))
+    return paged(found, query.limit, _letter, lambda view: (micros(view.created_at), ids.parse("dlt", view.id)))
 
 
 def _letter(view: DeadLetterView) -> DeadLetterOut:
     return DeadLetterOut(
         id=view.id, source=view.source, instance_id=view.instance_id, definition_key=view.workflow,
-        reason=view.reason, payload=view.payload, created_at=when(view.created_at), resolution=view.resolution,
+        reason=view.reason, payload=view.payload, created_at=view.created_at, resolution=view.resolution,
         left_out=view.left_out,
     )  # fmt: skip
 

@@ -19,6 +19,7 @@ from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.context import Context
 from holdfast.engine.errors import BadInput, HoldfastError, InstanceEnded, InstanceNotFound
+from holdfast.engine.moments import micros
 
 if TYPE_CHECKING:
     from holdfast.app.registry import Registry
@@ -158,7 +159,8 @@ async def act(service: Service, order: Order, state: State) -> State:
                 refused.append((view.id, refusal))
     last = page[-1] if len(page) == PAGE else None
     return State(
-        at=None if last is None else last.created_at, id=None if last is None else ids.parse("ins", last.id).hex(),
+        at=None if last is None else micros(last.created_at),
+        id=None if last is None else ids.parse("ins", last.id).hex(),
         over=last is None, done=state.done + len(wanted) - len(refused), failed=state.failed + len(refused),
         failures=refused,
     )  # fmt: skip

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.app.instances import ANY_SIZE
+from holdfast.app.views import View
 from holdfast.engine import codec, ids
+from holdfast.engine.moments import Moment, when
 
 if TYPE_CHECKING:
     from holdfast.app.service import Service
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 LAST = ((1 << 62), b"\xff" * 16)
 
 
-class DeadLetterView(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetterView(View, frozen=True, kw_only=True):
     """Work that was given up: what it was, why, and whether anybody has dealt with it."""
 
     id: str
@@ -26,9 +28,9 @@ class DeadLetterView(msgspec.Struct, frozen=True, kw_only=True):
     workflow: str | None
     reason: str
     payload: Any
-    created_at: int
+    created_at: Moment
     resolution: str | None
-    left_out: list[str] = []
+    left_out: list[str] = msgspec.field(default_factory=list)
 
 
 def _view(tenant_id: str, row: Sequence[Any]) -> DeadLetterView:
@@ -36,7 +38,7 @@ def _view(tenant_id: str, row: Sequence[Any]) -> DeadLetterView:
     return DeadLetterView(
         id=ids.shown("dlt", id_), tenant_id=tenant_id, source=source, workflow=key, reason=reason,
         instance_id=None if instance is None else ids.instance_word(instance),
-        payload=None if payload is None else codec.decode(payload), created_at=created_at, resolution=resolution,
+        payload=None if payload is None else codec.decode(payload), created_at=when(created_at), resolution=resolution,
         left_out=left_out[0].split() if left_out else [],
     )  # fmt: skip
 

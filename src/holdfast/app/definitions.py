@@ -14,6 +14,7 @@ from holdfast.app import audit
 from holdfast.app.audit import By
 from holdfast.app.instances import send, taken_by
 from holdfast.app.registry import OURS, Definition, no_function
+from holdfast.app.views import View
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.charts import document as doc
@@ -32,6 +33,7 @@ from holdfast.engine.errors import (
     VersionMoved,
     WorkflowNotRegistered,
 )
+from holdfast.engine.moments import Moment, when
 from holdfast.engine.retry import storable
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ CHILD = "workflow:"  # before the name of a child, among what a chart needs a wo
 Loaded = tuple[str, str, int]
 
 
-class DefinitionView(msgspec.Struct, frozen=True, kw_only=True):
+class DefinitionView(View, frozen=True, kw_only=True):
     """A published definition."""
 
     id: str
@@ -56,9 +58,9 @@ class DefinitionView(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     hash: str
     handlers: list[str]
-    created_at: int
+    created_at: Moment
     created_by: str
-    changed_at: int
+    changed_at: Moment
     changed_by: str
     revision: int = 0
     """Counts the changes of its status."""
@@ -308,18 +310,19 @@ async def set_status(
 def _view(row: Any) -> DefinitionView:
     return DefinitionView(
         id=ids.shown("def", row[0]), key=row[1], version=row[2], kind=row[3], status=row[4], hash=row[5],
-        handlers=codec.decode(row[6].encode()), created_at=row[7], created_by=row[8], changed_at=row[9],
+        handlers=codec.decode(row[6].encode()), created_at=when(row[7]), created_by=row[8],
+        changed_at=when(row[9]),
         changed_by=row[10], revision=row[11], spec=doc.read(row[12]) if len(row) > 12 else None,
     )  # fmt: skip
 
 
-class MigrationView(msgspec.Struct, frozen=True, kw_only=True):
+class MigrationView(View, frozen=True, kw_only=True):
     """What became, or would become, of one instance."""
 
     instance_id: str
     outcome: str  # migrated | possible | refused
-    problems: list[str] = []
-    summary: dict[str, Any] = {}
+    problems: list[str] = msgspec.field(default_factory=list)
+    summary: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 def _check_migration(states: Any, options: dict[str, Any]) -> None:

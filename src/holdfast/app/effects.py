@@ -9,9 +9,11 @@ import msgspec
 
 from holdfast.app import instances
 from holdfast.app.instances import ANY_SIZE
+from holdfast.app.views import View
 from holdfast.engine import codec, ids
 from holdfast.engine.effects import may_choose
 from holdfast.engine.errors import BadInput, EffectNotFound, EffectNotOpen
+from holdfast.engine.moments import Moment, micros, moment, when
 from holdfast.engine.retry import storable
 from holdfast.engine.turns import NewEvent
 
@@ -24,10 +26,10 @@ LAST = ((1 << 62), b"\xff" * 16)
 STATES = ("started", "succeeded", "failed", "outcome_unknown", "resolved")
 
 
-class Observation(msgspec.Struct, frozen=True, kw_only=True):
+class Observation(View, frozen=True, kw_only=True):
     """A result that came after its worker had lost the claim: evidence, it moved nothing."""
 
-    observed_at: int
+    observed_at: Moment
     worker: str
     fence: int
     attempt: int
@@ -35,7 +37,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     payload: Any
 
 
-class EffectView(msgspec.Struct, frozen=True, kw_only=True):
+class EffectView(View, frozen=True, kw_only=True):
     """An effect as the desk shows it: intent, state, receipt, and who decided what."""
 
     id: str
@@ -49,18 +51,18 @@ class EffectView(msgspec.Struct, frozen=True, kw_only=True):
     request: Any
     fence: int
     worker: str
-    first_started_at: int
-    started_at: int
-    not_after: int
-    opens_at: int
-    settled_at: int | None
+    first_started_at: Moment
+    started_at: Moment
+    not_after: Moment
+    opens_at: Moment
+    settled_at: Moment | None
     receipt: Any
     error: Any
     resolution: str | None
     resolved_by: str | None
     reason: str | None
-    observations: list[Observation] = []
-    left_out: list[str] = []
+    observations: list[Observation] = msgspec.field(default_factory=list)
+    left_out: list[str] = msgspec.field(default_factory=list)
 
 
 def _view(tenant_id: str, row: Sequence[Any], seen: list[Observation]) -> EffectView:
@@ -70,7 +72,8 @@ def _view(tenant_id: str, row: Sequence[Any], seen: list[Observation]) -> Effect
         id=ids.effect_word(id_), tenant_id=tenant_id, instance_id=ids.instance_word(instance), step=step, mode=mode,
         state=state, attempt=attempt, idempotency_key=key,
         request=None if request is None else codec.decode(request), fence=fence, worker=ids.worker_word(worker),
-        first_started_at=first, started_at=started, not_after=not_after, opens_at=opens, settled_at=settled,
+        first_started_at=when(first), started_at=when(started), not_after=when(not_after), opens_at=when(opens),
+        settled_at=moment(settled),
         receipt=None if receipt is None else codec.decode(receipt),
         error=None if error is None else codec.decode(error), resolution=resolution, resolved_by=by, reason=reason,
         observations=seen, left_out=left_out[0].split() if left_out else [],
@@ -124,14 +127,21 @@ async def effects_of(
     return [_view(tenant_id, row, []) for row in rows]
 
 
+def _raw(tenant_id: str, effect: str) -> bytes:
+    try:
+        return ids.parse("eff", effect)
+    except BadInput as error:
+        raise EffectNotFound(effect, tenant_id, str(error)) from None
+
+
 async def read_effect(service: Service, tenant_id: str, effect: str) -> EffectView:
-    raw = ids.parse("eff", effect)
+    raw = _raw(tenant_id, effect)
     rows = await service.store.fetch("read_effect", tenant_id=tenant_id, id=raw)
     if not rows:
         raise EffectNotFound(effect, tenant_id)
     seen = [
         Observation(
-            observed_at=at,
+            observed_at=when(at),
             worker=ids.worker_word(worker),
             fence=fence,
             attempt=attempt,
@@ -162,7 +172,7 @@ async def resolve(
         raise BadInput("second_person must be somebody else than the actor")
     # Each time the effect stands open is one question with one answer, numbered by the answers taken before. Counted
     # before the effect is read: whoever decides meanwhile has the same number, and the event's id lets one of them in.
-    raw = ids.parse("eff", effect)
+    raw = _raw(tenant_id, effect)
     question = f"resolution:{ids.effect_word(raw)}:"
     [(taken,)] = await service.store.fetch("count_resolutions_taken", tenant_id=tenant_id, id=raw, ids=f"{question}%")
     view = await read_effect(service, tenant_id, effect)
@@ -172,7 +182,7 @@ async def resolve(
         raise EffectNotOpen(f"effect {effect} is {view.state}: only an effect of unknown outcome can be resolved")
     over = _call_is_over(view)
     gone = over or await service.store.worker_gone(ids.parse("wrk", view.worker))
-    opens = service.store.now() if over else view.opens_at
+    opens = service.store.now() if over else micros(view.opens_at)
     refused = may_choose(resolution, service.store.now(), opens, gone, accept_double, second_person is not None)
     if refused is not None:
         raise EffectNotOpen(f"effect {effect}: {refused}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from uuid_utils import uuid7
 
+from holdfast.app.views import View
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.differences import differences
@@ -25,6 +26,7 @@ from holdfast.engine.errors import (
     VersionMoved,
 )
 from holdfast.engine.journal import is_paused
+from holdfast.engine.moments import Moment, micros, moment, when
 from holdfast.engine.retry import storable
 from holdfast.engine.stacks import recorded_text, summary
 from holdfast.engine.turns import NewEvent, NewInstance, Outcome, Turn
@@ -45,7 +47,7 @@ PAGE_BYTES = 4 << 20
 INDEXED_BYTES = 2400  # of a business key and its definition's key together: they are an entry of an index
 
 
-class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
+class InstanceView(View, frozen=True, kw_only=True):
     """An instance as it stands now."""
 
     id: str
@@ -62,29 +64,29 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
     error: Any
     compensation: str | None
     parent_id: str | None
-    created_at: int
-    started_at: int | None
-    completed_at: int | None
-    run_at: int | None
+    created_at: Moment
+    started_at: Moment | None
+    completed_at: Moment | None
+    run_at: Moment | None
     state: str | None = None
     """Where an instance of a chart stands, for people: `review, ledger.posting`."""
-    steps: dict[str, Any] = {}
+    steps: dict[str, Any] = msgspec.field(default_factory=dict)
     """Results of finished steps by name; filled by `status()`, not by lists."""
     moved: int = 0
     """Counts every entry of its history and every event delivered to it; filled by `status()`, not by lists."""
     trace_id: str | None = None
     created_by: str | None = None
-    left_out: list[str] = []
+    left_out: list[str] = msgspec.field(default_factory=list)
     """In lists: which values are too large to be shown there."""
 
 
-class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryEntry(View, frozen=True, kw_only=True):
     """One row of an instance's past."""
 
     seq: int
     type: str
     name: str
-    at: int
+    at: Moment
     fence: int
     payload: Any
     hash: str
@@ -277,7 +279,8 @@ def _view(tenant_id: str, row: Sequence[Any], steps: dict[str, Any]) -> Instance
         input=None if input_ is None else codec.decode(input_),
         result=None if result is None else codec.decode(result), error=None if error is None else codec.decode(error),
         compensation=compensation, parent_id=None if parent is None else ids.instance_word(parent),
-        created_at=created_at, started_at=started_at, completed_at=completed_at, run_at=run_at, state=state,
+        created_at=when(created_at), started_at=moment(started_at), completed_at=moment(completed_at),
+        run_at=moment(run_at), state=state,
         steps=steps,
         moved=woken + head[0] if isinstance(head[0], int) else 0,
         left_out=head[0].split() if isinstance(head[0], str) else [], trace_id=trace_id, created_by=created_by,
@@ -313,7 +316,7 @@ async def list_instances(
 async def edge_of(service: Service, tenant_id: str, instance: str) -> Edge:
     """Where the page ends whose last instance has this id."""
     id_ = ids.parse("ins", instance)
-    return (await read(service, tenant_id, id_, steps=False)).created_at, id_
+    return micros((await read(service, tenant_id, id_, steps=False)).created_at), id_
 
 
 async def list_children(
@@ -379,7 +382,7 @@ async def exists(service: Service, tenant_id: str, id_: bytes) -> None:
 def _entry(row: Sequence[Any]) -> HistoryEntry:
     seq, type_, name, fence, at, payload, _, digest, _ = row
     return HistoryEntry(
-        seq=seq, type=type_, name=name, at=at, fence=fence, hash=digest.hex(),
+        seq=seq, type=type_, name=name, at=when(at), fence=fence, hash=digest.hex(),
         payload=None if payload is None else codec.decode(payload),
     )  # fmt: skip
 

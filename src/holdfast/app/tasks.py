@@ -9,6 +9,7 @@ from uuid_utils import uuid7
 
 from holdfast.app import audit
 from holdfast.app.audit import By
+from holdfast.app.views import View
 from holdfast.engine import codec, ids
 from holdfast.engine.access import may_take
 from holdfast.engine.errors import (
@@ -20,6 +21,7 @@ from holdfast.engine.errors import (
     TaskNotOpen,
     VersionMoved,
 )
+from holdfast.engine.moments import Moment, moment, when
 from holdfast.engine.retry import storable
 from holdfast.engine.schemas import check_json
 from holdfast.engine.tasks import STATUSES, TYPES
@@ -40,7 +42,7 @@ SETTLE_TRIES = 3
 BUSY = "task {} is being changed by others all the time: try again"
 
 
-class TaskView(msgspec.Struct, frozen=True, kw_only=True):
+class TaskView(View, frozen=True, kw_only=True):
     """A task as it stands now."""
 
     id: str
@@ -51,7 +53,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     title: str | None
     status: str
-    run_at: int | None
+    run_at: Moment | None
     attempts: int
     max_attempts: int
     idempotency_key: str
@@ -63,14 +65,14 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     assignee: str | None
     groups: list[str]
     priority: int
-    due_at: int | None
-    follow_up_at: int | None
+    due_at: Moment | None
+    follow_up_at: Moment | None
     version: int
-    created_at: int
-    started_at: int | None
-    completed_at: int | None
+    created_at: Moment
+    started_at: Moment | None
+    completed_at: Moment | None
     completed_by: str | None
-    left_out: list[str] = []
+    left_out: list[str] = msgspec.field(default_factory=list)
     """In lists: which values are too large to be shown there."""
 
     @property
@@ -80,7 +82,11 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read(service: Service, tenant_id: str, task: str) -> TaskView:
-    rows = await service.store.fetch("read_task", tenant_id=tenant_id, id=ids.parse("tsk", task))
+    try:
+        raw = ids.parse("tsk", task)
+    except BadInput as error:
+        raise TaskNotFound(task, str(error)) from None
+    rows = await service.store.fetch("read_task", tenant_id=tenant_id, id=raw)
     if not rows:
         raise TaskNotFound(task)
     return _view(rows[0])
@@ -380,11 +386,12 @@ def _view(row: Any) -> TaskView:
     options = {name: value for name, value in given.items() if not name.startswith("@")}
     return TaskView(
         id=ids.shown("tsk", row[0]), instance_id=ids.instance_word(row[1]), workflow=row[2], key=row[3], type=row[4],
-        name=row[5], title=row[6], status=row[7], run_at=row[8], attempts=row[9], max_attempts=row[10],
+        name=row[5], title=row[6], status=row[7], run_at=moment(row[8]), attempts=row[9], max_attempts=row[10],
         idempotency_key=row[14], input=None if row[15] is None else codec.decode(row[15]), options=options,
         output=None if row[17] is None else codec.decode(row[17]),
         error=None if row[18] is None else codec.decode(row[18]), trace_id=row[19], assignee=row[20],
-        groups=[] if row[21] is None else codec.decode(row[21].encode()), priority=row[22], due_at=row[23],
-        follow_up_at=row[24], version=row[26], created_at=row[27], started_at=row[28], completed_at=row[29],
+        groups=[] if row[21] is None else codec.decode(row[21].encode()), priority=row[22], due_at=moment(row[23]),
+        follow_up_at=moment(row[24]), version=row[26], created_at=when(row[27]), started_at=moment(row[28]),
+        completed_at=moment(row[29]),
         completed_by=row[30], left_out=row[31].split() if len(row) > 31 else [],
     )  # fmt: skip

@@ -10,6 +10,7 @@ from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.journal import Recorded, is_paused
 from holdfast.engine.journal import read as read_journal
+from holdfast.engine.moments import micros
 from holdfast.engine.stacks import place_of, summary
 from holdfast.engine.why import AHEAD_MAX, Attempt, Child, Facts, Person, Signal, Timer, Unknown
 from holdfast.engine.why import why as in_words
@@ -38,7 +39,7 @@ async def facts(service: Service, tenant_id: str, id_: bytes) -> Facts:
     view = await read(service, tenant_id, id_, steps=False)
     found: dict[str, Any] = {
         "status": view.status, "now": service.store.now(), "waiting_on": view.waiting_on or "",
-        "state": view.state or "", "run_at": view.run_at, "queue": view.queue,
+        "state": view.state or "", "run_at": None if view.run_at is None else micros(view.run_at), "queue": view.queue,
         "error": _named(view.error),
     }  # fmt: skip
     if view.status in ENDED:
@@ -48,7 +49,7 @@ async def facts(service: Service, tenant_id: str, id_: bytes) -> Facts:
     found |= await _holder(service, tenant_id, id_)
     gather = _chart if view.kind == "chart" else _code
     found |= await gather(service, tenant_id, id_, view)
-    if view.run_at is not None and view.run_at <= found["now"]:
+    if found["run_at"] is not None and found["run_at"] <= found["now"]:
         found |= await _claimants(service, tenant_id, view)
     return Facts(**found)
 
@@ -187,7 +188,7 @@ async def _claimants(service: Service, tenant_id: str, view: InstanceView) -> di
     assert view.run_at is not None
     [(ahead,)] = await service.store.fetch(
         "count_ahead", tenant_id=tenant_id, queue=view.queue, key=view.workflow, version=view.version,
-        run_at=view.run_at, limit=AHEAD_MAX + 1,
+        run_at=micros(view.run_at), limit=AHEAD_MAX + 1,
     )  # fmt: skip
     said = [
         set(definitions.split(", "))

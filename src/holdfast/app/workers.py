@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from holdfast.app.views import View
 from holdfast.engine import ids
+from holdfast.engine.moments import Moment, when
 
 if TYPE_CHECKING:
     from holdfast.app.service import Service
 
 
-class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerView(View, frozen=True, kw_only=True):
     """A worker as an operator sees it."""
 
     id: str
@@ -20,8 +20,8 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     state: str  # live | gone (dead, not yet taken over) | fenced | stopped
     holds: int  # instances it has claimed
-    started_at: int
-    heartbeat_at: int
+    started_at: Moment
+    heartbeat_at: Moment
     definitions: str
 
 
@@ -43,8 +43,8 @@ async def _views(service: Service, rows: list[tuple[Any, ...]]) -> list[WorkerVi
             host=host,
             pid=pid,
             holds=holds,
-            started_at=started,
-            heartbeat_at=beat,
+            started_at=when(started),
+            heartbeat_at=when(beat),
             state="stopped" if stopped else "fenced" if fenced else "gone" if id_ in gone else "live",
             definitions=definitions,
         )

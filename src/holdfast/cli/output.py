@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.engine.moments import when
 from holdfast.engine.stacks import place_of, recorded_text, summary
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -61,13 +62,19 @@ def plain(value: Any) -> Any:
 
 
 def _field(name: str, value: Any) -> Any:
+    if isinstance(value, datetime):
+        return told(value)
     if isinstance(value, int) and (name.endswith("_at") or name in ("at", "not_after")):
         return moment(value)
     return plain(value)
 
 
 def moment(micros: int) -> str:
-    return datetime.fromtimestamp(micros / 1_000_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return told(when(micros))
+
+
+def told(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def read_json(text: str | None, what: str) -> Any:

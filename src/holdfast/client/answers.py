@@ -13,7 +13,6 @@ from holdfast.api.models import (
     InstanceDetail,
     InstanceOut,
     KeyOut,
-    Moment,
     NewKeyOut,
     PrincipalOut,
     Said,
@@ -21,6 +20,7 @@ from holdfast.api.models import (
     TenantOut,
     WhyOut,
 )
+from holdfast.engine.moments import Moment
 
 
 class Definition(DefinitionOut, frozen=True, kw_only=True):

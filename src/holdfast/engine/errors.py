@@ -38,11 +38,10 @@ class InstanceNotFound(HoldfastError):
 
     code = "instance_not_found"
 
-    def __init__(self, instance_id: str, tenant_id: str) -> None:
+    def __init__(self, instance_id: str, tenant_id: str, why: str = "") -> None:
         self.fact = f"no instance {instance_id} in tenant {tenant_id!r}"
-        super().__init__(
-            f'{self.fact}: check the id and the tenant (hf.tenant("…") binds one; unbound means "default")'
-        )
+        why = why or 'check the id and the tenant (hf.tenant("…") binds one; unbound means "default")'
+        super().__init__(f"{self.fact}: {why}")
 
 
 class InstanceEnded(HoldfastError):
@@ -198,9 +197,9 @@ class EffectNotFound(HoldfastError):
 
     code = "effect_not_found"
 
-    def __init__(self, effect_id: str, tenant_id: str) -> None:
+    def __init__(self, effect_id: str, tenant_id: str, why: str = "") -> None:
         self.fact = f"no effect {effect_id} in tenant {tenant_id!r}"
-        super().__init__(f"{self.fact}: list them with `holdfast effects list`")
+        super().__init__(f"{self.fact}: {why or 'list them with `holdfast effects list`'}")
 
 
 class EffectNotOpen(HoldfastError):
@@ -319,9 +318,9 @@ class TaskNotFound(HoldfastError):
 
     code = "task_not_found"
 
-    def __init__(self, task: str) -> None:
+    def __init__(self, task: str, why: str = "") -> None:
         self.fact = f"there is no task {task!r} here"
-        super().__init__(f"{self.fact}: `holdfast tasks list` shows the open ones")
+        super().__init__(f"{self.fact}: {why or '`holdfast tasks list` shows the open ones'}")
 
 
 class TaskNotOpen(HoldfastError):
