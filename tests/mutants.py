@@ -443,6 +443,16 @@ MUTANTS = [
            'return [{**one, "msg": str(one)} for one in listed()]', "tests/engine/test_misfits.py"),
     Mutant("raised events of a chart's step have no limit", "engine/charts/interpreter.py",
            "if self.raised >= RAISED_LIMIT:", "if False:", "tests/engine/charts/test_interpreter.py"),
+    Mutant("a fork makes a payment again without a named person", "cli/instances.py",
+           "if source not in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):", "if False:",
+           "tests/cli/test_instances.py -k sqlite"),
+    Mutant("a fork makes a payment again without an explicit yes", "cli/instances.py",
+           "elif missing := [name for name in point.again if name not in again]:", "elif missing := []:",
+           "tests/cli/test_instances.py -k sqlite"),
+    Mutant("a retry in bulk makes effects again", "app/bulk.py",
+           "actor=order.actor, again=False)", "actor=order.actor)", "tests/cli/test_instances.py -k sqlite"),
+    Mutant("a dead letter is replayed twice", "app/dead_letters.py",
+           "    if view.resolution is not None:", "    if False:", "tests/cli/test_dead_letters.py -k sqlite"),
 ]  # fmt: skip
 
 

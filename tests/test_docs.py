@@ -23,7 +23,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorte
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.M | re.S)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SAMPLE = re.compile(r"^# the sample.*\n", re.M)
-COMMAND = re.compile(r"(?:^|`|\$ )holdfast((?: [A-Za-z]+)+)", re.M)
+COMMAND = re.compile(r"(?:^|`|\$ )holdfast((?: [A-Za-z][A-Za-z-]*)+)", re.M)
 
 
 class Program(NamedTuple):

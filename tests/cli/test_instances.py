@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from holdfast import Context, EventNotTakenYet, Handle, MigrationView, StoreUnavailable
+from holdfast import Context, EventNotTakenYet, Handle, MigrationView, StepFailed, StoreUnavailable
 from holdfast.testing import Harness, ManualClock
 from tests.cli.support import NO_INSTANCE, Desk
 
@@ -328,3 +328,159 @@ def test_a_failed_instance_goes_on_as_a_new_one(desk: Desk) -> None:
     refused = desk.run("instances", "fork", original, "nowhere", "--yes")
     assert refused.exit_code != 0 and "name one of 'pack', 'ship'" in refused.stderr
     assert "no worker is alive" in desk.ok("instances", "why", fork).stdout
+
+
+def paid(desk: Desk, *, fails: bool = False) -> str:
+    """An instance that made a payment, and has ended."""
+
+    async def whole() -> str:
+        async with Harness(url=desk.url, clock=ManualClock(datetime.now(UTC))) as test:
+
+            @test.workflow("order")
+            async def order(ctx: Context, given: Any) -> Any:
+                await ctx.step("pack", lambda: "packed")
+                failure = None
+                try:
+                    await ctx.step("ship", lambda: 1 / (not fails), max_attempts=1)
+                except StepFailed as error:
+                    failure = error
+                await ctx.effect("pay", lambda: "paid")
+                if failure is not None:
+                    raise failure
+
+            handle = await test.start("order", 7)
+            await test.run_until_idle()
+            return handle.id
+
+    return asyncio.run(whole())
+
+
+AGAIN_WORDS: dict[str, tuple[list[str], str]] = {
+    "nobody named": (["--yes", "--make-again", "pay"], "say who decides so with --actor NAME"),
+    "no effect named": (["--actor", "ann", "--yes"], "if that is meant, say so with --yes --make-again pay"),
+    "no yes": (["--actor", "ann", "--make-again", "pay"], "if that is meant, add --yes"),
+    "nothing": ([], "say who decides so with --actor NAME"),
+    "another effect": (["--actor", "ann", "--yes", "--make-again", "refund"], "no such effect would be made once more"),
+}
+
+
+@pytest.mark.parametrize("how", AGAIN_WORDS)
+@pytest.mark.parametrize("verb", ["fork", "retry"])
+def test_a_payment_is_not_made_again_without_a_named_person_and_an_explicit_yes(
+    desk: Desk, verb: str, how: str
+) -> None:
+    original = paid(desk, fails=verb == "retry")
+    words = ["instances", verb, original, *(["pack"] if verb == "fork" else [])]
+    flags, said = AGAIN_WORDS[how]
+    desk.refused(2, said, *words, *flags)
+    assert len(desk.json("instances", "list")) == 1
+    done = desk.ok(*words, "--actor", "ann", "--yes", "--make-again", "pay")
+    assert "Made once more, under new keys, though they happened or may have:\n  pay\n" in done.stderr
+    assert len(desk.json("instances", "list")) == 2
+
+
+def test_a_retry_in_bulk_makes_no_effect_once_more(desk: Desk) -> None:
+    original, harmless = paid(desk, fails=True), failing(desk)
+    began = desk.json("bulk", "start", "retry", "--status", "failed", "--reason", "again", "--actor", "ann", "--yes")
+    desk.work()
+    shown = desk.json("bulk", "show", began["id"], code=1)
+    assert (shown["matched"], shown["done"], shown["failed"]) == (2, 1, 1)
+    assert shown["failures"][0]["instance_id"] == original and "'pay'" in shown["failures"][0]["detail"]
+    assert harmless not in str(shown["failures"])
+
+
+# -- which instances
+
+
+def several(desk: Desk) -> dict[str, str]:
+    """One that failed, one that is parked, one that waits, each of a workflow of its own; started an hour apart."""
+    clock = ManualClock(datetime.now(UTC) - timedelta(hours=4))
+
+    async def whole() -> dict[str, str]:
+        async with Harness(url=desk.url, clock=clock) as test:
+
+            @test.workflow("failing")
+            async def fails(ctx: Context) -> None:
+                raise ValueError("no such account")
+
+            @test.workflow("mistaken")
+            async def mistaken(ctx: Context) -> None:
+                await ctx.step("a", None)  # type: ignore[arg-type]
+
+            @test.workflow("patient")
+            async def patient(ctx: Context) -> None:
+                await ctx.wait_for_signal("go")
+
+            found = {}
+            for name in ("failing", "mistaken", "patient"):
+                found[name] = (await test.start(name, business_key=f"key of {name}")).id
+                await test.advance(hours=1)
+            return found
+
+    return asyncio.run(whole())
+
+
+def test_instances_are_listed_by_workflow_key_status_age_and_what_stopped_them(desk: Desk) -> None:
+    found = several(desk)
+
+    def named(*words: str) -> list[str]:
+        ids = {id_: name for name, id_ in found.items()}
+        return [ids[one["id"]] for one in desk.json("instances", "list", *words)]
+
+    assert named() == ["patient", "mistaken", "failing"]
+    assert named("--workflow", "mistaken") == ["mistaken"]
+    assert named("--business-key", "key of patient") == ["patient"]
+    assert named("--status", "failed", "--status", "waiting") == ["patient", "mistaken", "failing"]
+    assert named("--older-than", "150m") == ["mistaken", "failing"]
+    assert named("--newer-than", "PT3H30M") == ["patient", "mistaken"]
+    assert named("--newer-than", "210m", "--older-than", "150m") == ["mistaken"]
+    assert named("--parked") == ["mistaken"]
+    assert named("--status", "failed", "--since", "5h") == ["failing"]
+    assert named("--status", "failed", "--since", "2h") == []
+    moment = (datetime.now(UTC) - timedelta(hours=5)).isoformat()
+    assert named("--since", moment, "--limit", "1") == ["failing"]
+    assert named("--limit", "1") == ["patient"] and named("--limit", "1", "--before", found["patient"]) == ["mistaken"]
+    assert desk.json("instances", "list", "--tenant", "acme") == []
+    desk.refused(2, "expected a span such as 90s", "instances", "list", "--older-than", "yesterday")
+    desk.refused(2, "a time with its zone", "instances", "list", "--since", "2026-11-17T08:00:00")
+    desk.refused(2, "--parked goes with --status waiting", "instances", "list", "--parked", "--status", "failed")
+
+
+def test_a_chart_that_was_refused_a_step_is_among_the_parked(desk: Desk) -> None:
+    spec = version({"asked": {"on": {"go": {"target": "over", "guard": {"@expr": "event.missing > 1"}}}}})
+    [instance] = moving(desk, spec)
+    desk.ok("instances", "send", instance, "go")
+    desk.work()
+    assert [one["id"] for one in desk.json("instances", "list", "--parked")] == [instance]
+
+
+def test_off_a_terminal_no_line_is_filled_up_with_blanks(desk: Desk) -> None:
+    several(desk)
+    for words in (("instances", "list"), ("instances", "show", desk.json("instances", "list")[0]["id"])):
+        lines = desk.ok(*words).stdout.splitlines()
+        assert lines and all(line == line.rstrip() for line in lines)
+
+
+def test_what_a_refusal_says_to_do_can_be_done_at_the_command_line(desk: Desk) -> None:
+    found = desk.run("instances", "show", NO_INSTANCE)
+    assert "check the id and --tenant" in found.stderr and "hf." not in found.stderr
+
+
+# -- many at once
+
+
+def test_everything_that_matches_is_counted_then_done(desk: Desk) -> None:
+    found = several(desk)
+    start = ("bulk", "start", "cancel", "--reason", "wrong batch", "--actor", "ann")
+    desk.refused(2, "say which", *start)
+    desk.refused(2, "say which", *start, "--all", "--workflow", "patient")
+    desk.refused(2, "needs --signal NAME", "bulk", "start", "signal", "--all", "--reason", "x")
+    counted = desk.json(*start, "--status", "waiting", "--dry-run")
+    assert (counted["matched"], counted["status"]) == (2, "dry_run")
+    desk.refused(4, "2 match now, not 3", *start, "--status", "waiting", "--expected", "3", "--yes")
+    began = desk.json(*start, "--workflow", "patient", "--expected", "1", "--yes")
+    assert began["matched"] == 1 and began["id"].startswith("blk_")
+    desk.work()
+    assert desk.json("bulk", "show", began["id"])["status"] == "completed"
+    assert found["patient"].startswith("ins_")
+    desk.refused(3, "blk_", "bulk", "show", "blk_" + "0" * 32)

@@ -195,4 +195,5 @@ async def _retry(service: Service, order: Order, id_: bytes, event_id: str) -> N
     try:
         await instances.send(service, order.tenant_id, id_, "retry", "", words, event_id, "be tried again")
     except InstanceEnded:
-        await control.retry(service, order.tenant_id, id_, reason=order.reason, actor=order.actor)
+        # One that would make an effect once more is left to whoever looks at it alone.
+        await control.retry(service, order.tenant_id, id_, reason=order.reason, actor=order.actor, again=False)

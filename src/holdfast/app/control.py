@@ -14,7 +14,7 @@ from holdfast.app.registry import Definition, no_function
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.errors import BadInput, ForkRefused, InstanceEnded, InstanceNotFound
-from holdfast.engine.forks import ENDS, Row, fork_point
+from holdfast.engine.forks import ENDS, Point, Row, fork_point
 from holdfast.engine.journal import ENDINGS
 from holdfast.engine.retry import storable
 from holdfast.engine.turns import NewEvent, NewInstance, Outcome, Turn
@@ -33,10 +33,11 @@ async def pause(service: Service, tenant_id: str, id_: bytes, *, reason: str, ac
     await _say(service, tenant_id, id_, "pause", reason, actor, "be paused")
 
 
-async def retry(service: Service, tenant_id: str, id_: bytes, *, reason: str, actor: str) -> bytes:
+async def retry(service: Service, tenant_id: str, id_: bytes, *, reason: str, actor: str, again: bool = True) -> bytes:
     """Ask a living one to begin its next attempts at once; of one that failed or was cancelled, make a fork.
 
-    The id of what goes on. The fork of a retry is one: asked again, it is the same."""
+    The id of what goes on. The fork of a retry is one: asked again, it is the same. Without `again` a fork that would
+    make an effect once more is refused."""
     status = (await instances.read(service, tenant_id, id_, steps=False)).status
     if status not in instances.ENDED:
         try:
@@ -47,6 +48,8 @@ async def retry(service: Service, tenant_id: str, id_: bytes, *, reason: str, ac
     if status == "completed":
         raise InstanceEnded(ids.instance_word(id_), status, "be tried again")
     new_id = ids.derived("retry", tenant_id, id_)
+    if not again and (repeated := (await plan_fork(service, tenant_id, id_, None)).again):
+        raise ForkRefused(ids.instance_word(id_), f"{_named(repeated)}: retry it by itself, where that can be decided")
     return await _fork(service, tenant_id, id_, None, new_id, reason=reason, actor=actor, business_key=None)
 
 
@@ -64,11 +67,11 @@ async def fork(
 
 
 async def _say(service: Service, tenant_id: str, id_: bytes, kind: str, reason: str, actor: str, asked: str) -> None:
-    raw = codec.encode(_words(reason, actor))
+    raw = codec.encode(checked_words(reason, actor))
     await instances.send(service, tenant_id, id_, kind, "", raw, uuid7().hex, asked)
 
 
-def _words(reason: Any, actor: Any) -> dict[str, str]:
+def checked_words(reason: Any, actor: Any) -> dict[str, str]:
     for field, value in (("reason", reason), ("actor", actor)):
         if not isinstance(value, str) or len(value) > WORDS_MAX[field] or storable(value) != value:
             raise BadInput(
@@ -85,12 +88,36 @@ async def _fork(
     service: Service, tenant_id: str, id_: bytes, step: str | None, new_id: bytes, *, reason: str, actor: str,
     business_key: str | None,
 ) -> bytes:  # fmt: skip
-    said = _words(reason, actor)
+    said = checked_words(reason, actor)
+    word = ids.instance_word(id_)
+    point = await plan_fork(service, tenant_id, id_, step)
+    if point.again and not actor.strip():
+        raise ForkRefused(word, f"{_named(point.again)}: say who decides so with actor=…, or fork from a later step")
+    [(_, key, version, _, queue, given, trace_id)] = await service.store.fetch(
+        "read_to_fork", tenant_id=tenant_id, id=id_
+    )
+    born = instances.new_instance(
+        Definition("code", key, version, queue, no_function), bytes(given), tenant_id=tenant_id,
+        now=service.store.now(), business_key=business_key, run_at=None, trace_id=trace_id,
+    )._replace(id=new_id)  # fmt: skip
+    await service.check_backlog(queue, 1)
+    words = {"from": word, "before_seq": point.before_seq, "step": point.step, **said}
+    event = NewEvent(tenant_id, new_id, f"fork:{id_.hex()}", "fork", "", codec.encode(words), born.created_at)
+    return await _born(service, born, event, word)
+
+
+def _named(effects: list[str]) -> str:
+    named = ", ".join(repr(name) for name in effects[:5])
+    return f"effects that happened or may have ({named}) would be done once more, under new keys"
+
+
+async def plan_fork(service: Service, tenant_id: str, id_: bytes, step: str | None) -> Point:
+    """Where a fork would begin, and which effects it would make once more. Raises ForkRefused where it cannot."""
     word = ids.instance_word(id_)
     rows = await service.store.fetch("read_to_fork", tenant_id=tenant_id, id=id_)
     if not rows:
         raise InstanceNotFound(word, tenant_id)
-    kind, key, version, status, queue, given, trace_id = rows[0]
+    kind, status = rows[0][0], rows[0][3]
     if kind != "code":
         raise ForkRefused(word, f"it is of kind {kind}: start a new one, or migrate one that lives")
     if status not in instances.ENDED:
@@ -107,20 +134,7 @@ async def _fork(
     point = fork_point(looked, step)
     if isinstance(point, str):
         raise ForkRefused(word, point)
-    if point.again and not actor.strip():
-        named = ", ".join(repr(name) for name in point.again[:5])
-        raise ForkRefused(
-            word, f"effects that happened or may have ({named}) would be done once more, under new keys: say who "
-            "decides so with actor=…, or fork from a later step"
-        )  # fmt: skip
-    born = instances.new_instance(
-        Definition("code", key, version, queue, no_function), bytes(given), tenant_id=tenant_id,
-        now=service.store.now(), business_key=business_key, run_at=None, trace_id=trace_id,
-    )._replace(id=new_id)  # fmt: skip
-    await service.check_backlog(queue, 1)
-    words = {"from": word, "before_seq": point.before_seq, "step": point.step, **said}
-    event = NewEvent(tenant_id, new_id, f"fork:{id_.hex()}", "fork", "", codec.encode(words), born.created_at)
-    return await _born(service, born, event, word)
+    return point
 
 
 async def _born(service: Service, born: NewInstance, event: NewEvent, original: str) -> bytes:

@@ -180,7 +180,7 @@ class Service:
         if waiting + more > self.backlog_limit:
             raise Backlogged(
                 f"queue {queue!r} has {waiting:,} instances waiting for a claim, the limit is {self.backlog_limit:,}: "
-                "start again later, add workers, or raise Holdfast(backlog_limit=…)"
+                "start again later, add workers, or raise the backlog_limit"
             )
         self._backlog[queue] = (counted_at, waiting + more)
 

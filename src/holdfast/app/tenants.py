@@ -54,12 +54,7 @@ async def change(
     by: By | None = None, version: int | None = None,
 ) -> TenantPolicy:  # fmt: skip
     """Set what is given, keep the rest. `version`: only if that still counts."""
-    hosts = None if http_hosts is None else [] if isinstance(http_hosts, str) else list(http_hosts)
-    if hosts is not None and (isinstance(http_hosts, str) or not _are_hosts(hosts)):
-        raise BadInput(
-            f"http_hosts is {str(http_hosts)[:100]!r}: expected a list of at most {HOSTS_MAX} hosts such as "
-            "api.example.org, *.example.org, api.example.org:8443 or http://api.example.org for plain HTTP too"
-        )
+    hosts = None if http_hosts is None else check_hosts(http_hosts)
     if ai_enabled is not None and not isinstance(ai_enabled, bool):
         raise BadInput(f"ai_enabled is {ai_enabled!r}: expected True or False")
     now = service.store.now()
@@ -75,6 +70,16 @@ async def change(
         raise VersionMoved(f"tenant {tenant_id!r}", str(version), str(found.version))
     service.policies.forget(tenant_id)
     return await read(service.store, tenant_id)
+
+
+def check_hosts(http_hosts: Sequence[str]) -> list[str]:
+    hosts = [] if isinstance(http_hosts, str) else list(http_hosts)
+    if isinstance(http_hosts, str) or not _are_hosts(hosts):
+        raise BadInput(
+            f"http_hosts is {str(http_hosts)[:100]!r}: expected a list of at most {HOSTS_MAX} hosts such as "
+            "api.example.org, *.example.org, api.example.org:8443 or http://api.example.org for plain HTTP too"
+        )
+    return hosts
 
 
 def _are_hosts(hosts: list[str]) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
+import shlex
+import sys
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from holdfast import (
     EventNotTakenYet,
@@ -19,7 +22,10 @@ from holdfast import (
     StoreUnavailable,
     WorkflowNotRegistered,
 )
+from holdfast.app import control
+from holdfast.cli import finding
 from holdfast.cli.app import Place, opened, place_options, run, tenant_option
+from holdfast.cli.finding import MOMENT, Matching, matching_options
 from holdfast.cli.output import (
     WHOLE_MAX,
     Output,
@@ -28,6 +34,7 @@ from holdfast.cli.output import (
     confirm,
     error_line,
     hint,
+    listed,
     notice,
     output_option,
     plain,
@@ -38,8 +45,9 @@ from holdfast.cli.output import (
     yes_option,
 )
 from holdfast.cli.refusals import FAILED
+from holdfast.engine import ids
 
-STATUSES = ("pending", "running", "waiting", "compensating", "completed", "failed", "cancelled")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.command()
@@ -155,19 +163,28 @@ def instances() -> None:
 
 
 @instances.command("list")
-@click.option("--status", type=click.Choice(STATUSES))
+@matching_options
+@click.option("--parked", is_flag=True, help="Only those that stand still until their code or chart is mended.")
+@click.option(
+    "--since", type=MOMENT, metavar="MOMENT|SPAN", help="Only those that ended since: --status failed --since 1d"
+)
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @click.option("--before", metavar="INSTANCE", help="The last id of the page before.")
 @place_options
 @tenant_option
 @output_option
-def list_(status: str | None, limit: int, before: str | None, place: Place, tenant: str, output: Output) -> None:
+def list_(
+    wanted: Matching, parked: bool, since: int | None, limit: int, before: str | None, place: Place, tenant: str,
+    output: Output,
+) -> None:  # fmt: skip
     """A page of instances, newest first."""
-    found = place.ask(lambda hf: hf.instances(tenant=tenant, status=status, limit=limit, before=before))
+    page = place.ask(
+        lambda hf: finding.page(hf, tenant, wanted, parked=parked, ended=since, limit=limit, before=before)
+    )
     columns = ("id", "workflow", "version", "business_key", "status", "created_at", "waiting_on")
-    show_rows(found, columns, output, empty=f"no instances in tenant {tenant!r}")
-    if len(found) == limit:
-        hint(f"the next page: --before {found[-1].id}")
+    show_rows(page.found, columns, output, empty=f"no such instances in tenant {tenant!r}")
+    if page.more is not None:
+        hint(f"the next page: --before {page.more}")
 
 
 @instances.command()
@@ -207,19 +224,66 @@ def pause(instance: str, reason: str, actor: str, place: Place, tenant: str) -> 
     hint(f"let it go on: holdfast resume {instance}")
 
 
+def again_options(function: F) -> F:
+    """Adds --make-again and --yes to what may make an effect once more."""
+    words = "An effect that happened, or may have, and is to be made once more. Repeatable."
+    return click.option("--make-again", metavar="EFFECT", multiple=True, help=words)(yes_option(function))
+
+
+def decide(place: Place, tenant: str, instance: str, step: str | None, again: tuple[str, ...], yes: bool) -> None:
+    """Say which effects a fork would make once more, and want a named person's word for each of them."""
+    raw = ids.parse("ins", instance)
+    point = place.ask(lambda hf: control.plan_fork(hf.service, tenant, raw, step))
+    if strange := [name for name in again if name not in point.again]:
+        raise click.UsageError(
+            f"--make-again {strange[0]}: no such effect would be made once more (expected {listed(point.again)})"
+        )
+    if not point.again:
+        confirm(f"Start a new instance from {point.step or 'where it ended'} of {instance}?", yes)
+        return
+    notice("Made once more, under new keys, though they happened or may have:")
+    for name in point.again:
+        notice(f"  {name}")
+    source = click.get_current_context().get_parameter_source("actor")
+    if source not in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
+        raise click.UsageError("an effect would be made once more: say who decides so with --actor NAME")
+    if not yes and sys.stdin.isatty():
+        click.confirm(f"Make {'it' if len(point.again) == 1 else 'them'} once more?", abort=True, err=True)
+    elif missing := [name for name in point.again if name not in again]:
+        flags = " ".join(f"--make-again {shlex.quote(name)}" for name in missing)
+        raise click.UsageError(f"an effect would be made once more: if that is meant, say so with --yes {flags}")
+    elif not yes:
+        raise click.UsageError("an effect would be made once more: if that is meant, add --yes")
+
+
 @instances.command()
 @click.argument("instance")
 @click.option("--reason", default="", help="Kept in the history.")
 @actor_option
+@again_options
 @place_options
 @tenant_option
 @output_option
-def retry(instance: str, reason: str, actor: str, place: Place, tenant: str, output: Output) -> None:
+def retry(
+    instance: str, reason: str, actor: str, make_again: tuple[str, ...], yes: bool, place: Place, tenant: str,
+    output: Output,
+) -> None:  # fmt: skip
     """Have INSTANCE try again now; one that failed or was cancelled goes on as a new instance.
 
     What waits for its next attempt begins it at once; never an effect of unknown outcome. The new instance begins with
-    the step that failed, and its id is printed."""
-    handle = place.ask(lambda hf: hf.instance(instance, tenant=tenant).retry(reason, actor=actor))
+    the step that failed, and its id is printed. Where it would make an effect once more, that is listed first, and
+    wants --actor and a yes; off a terminal --yes and --make-again for each."""
+    raw = ids.parse("ins", instance)
+    ended = place.ask(lambda hf: hf.instance(instance, tenant=tenant).status()).status in ("failed", "cancelled")
+    if ended:
+        decide(place, tenant, instance, None, make_again, yes)
+
+    async def ask(hf: Holdfast) -> Handle:
+        # One that ends only now was not decided on: it makes no effect once more.
+        new = await control.retry(hf.service, tenant, raw, reason=reason, actor=actor, again=ended)
+        return hf.instance(ids.instance_word(new), tenant=tenant)
+
+    handle = place.ask(ask)
     if output == "table" and handle.id == instance:
         notice(f"{instance} was asked to try again at once")
     else:
@@ -233,19 +297,20 @@ def retry(instance: str, reason: str, actor: str, place: Place, tenant: str, out
 @actor_option
 @click.option("--business-key", help="Your own name for the new instance.")
 @click.option("--id", "id_", help="Names the fork: the same id again gives the same instance.")
-@yes_option
+@again_options
 @place_options
 @tenant_option
 @output_option
 def fork(
-    instance: str, step: str | None, reason: str, actor: str, business_key: str | None, id_: str | None, yes: bool,
-    place: Place, tenant: str, output: Output,
+    instance: str, step: str | None, reason: str, actor: str, business_key: str | None, id_: str | None,
+    make_again: tuple[str, ...], yes: bool, place: Place, tenant: str, output: Output,
 ) -> None:  # fmt: skip
     """Start a new instance that goes on from before STEP of INSTANCE, which has ended; prints its id.
 
     What was done before STEP is taken over and not done again. Everything from STEP on runs afresh, effects under new
-    keys. Without STEP: from the step that failed, else from where it ended."""
-    confirm(f"Start a new instance from {step or 'the step that failed'} of {instance}?", yes)
+    keys: those that happened, or may have, are listed first, and want --actor and a yes; off a terminal --yes and
+    --make-again for each. Without STEP: from the step that failed, else from where it ended."""
+    decide(place, tenant, instance, step, make_again, yes)
     handle = place.ask(
         lambda hf: hf.instance(instance, tenant=tenant).fork(
             step, reason=reason, actor=actor, business_key=business_key, id=id_

@@ -7,7 +7,10 @@ import click
 from holdfast import logs
 from holdfast.cli.access import keys, principals_group
 from holdfast.cli.app import defaults
+from holdfast.cli.bulk import bulk
+from holdfast.cli.completion import completion
 from holdfast.cli.config import config
+from holdfast.cli.dead_letters import dead_letters
 from holdfast.cli.definitions import definitions
 from holdfast.cli.dev import dev
 from holdfast.cli.doctor import doctor
@@ -18,6 +21,7 @@ from holdfast.cli.quarantine import quarantine
 from holdfast.cli.refusals import Commands
 from holdfast.cli.server import server
 from holdfast.cli.tasks import tasks
+from holdfast.cli.tenants import tenants
 from holdfast.cli.verify import migrate, verify
 from holdfast.cli.workers import worker, workers
 from holdfast.settings import load
@@ -40,8 +44,9 @@ def cli(context: click.Context) -> None:
 
 
 for command in (
-    dev, server, worker, migrate, start, signal, cancel, resume, instances, definitions, tasks, effects, workers,
-    verify, principals_group, keys, quarantine, doctor, config, init,
+    dev, server, worker, migrate, start, signal, cancel, resume, instances, bulk, definitions, tasks, effects,
+    dead_letters, workers, verify, tenants, principals_group, keys, quarantine, doctor, config, init,
+    completion,
 ):  # fmt: skip
     cli.add_command(command)
 

@@ -136,7 +136,7 @@ def show_rows(
             table.add_column(column, no_wrap=column in ("id", "instance_id", "seq", "status", "state"), overflow="fold")
         for record in records:
             table.add_row(*(_cell(column, record[column], cell_max) for column in columns))
-        _console().print(table)
+        _print(table)
 
 
 def show_one(record: Any, output: Output, *, leave_out: Sequence[str] = ()) -> None:
@@ -154,7 +154,7 @@ def show_one(record: Any, output: Output, *, leave_out: Sequence[str] = ()) -> N
             if value not in (None, "", [], {}) and name not in leave_out:
                 shown = error_text(value) if name == "error" else value
                 table.add_row(name, _cell(name, shown, limit=WHOLE_MAX))
-        _console().print(table)
+        _print(table)
 
 
 def error_text(error: Any) -> Any:
@@ -195,6 +195,10 @@ def notice(text: str) -> None:
     click.echo(text, err=True)
 
 
+def listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
+
+
 def hint(text: str) -> None:
     """A next step, told only where somebody sits in front of it."""
     if sys.stderr.isatty():
@@ -207,10 +211,16 @@ def confirm(question: str, yes: bool) -> None:
         click.confirm(question, abort=True, err=True)
 
 
-def _console() -> Console:
-    """Colours and width as the terminal has them; rich honours NO_COLOR by itself."""
-    terminal = sys.stdout.isatty()
-    return Console(width=None if terminal else WIDE, highlight=False, soft_wrap=False)
+def _print(table: Table) -> None:
+    """Colours and width as the terminal has them; rich honours NO_COLOR by itself. Off a terminal no line is wrapped,
+    cut, or filled up with blanks to the width of the longest."""
+    if sys.stdout.isatty():
+        Console(highlight=False).print(table)
+        return
+    console = Console(width=WIDE, highlight=False)
+    with console.capture() as captured:
+        console.print(table)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 # -- progress, on a terminal only

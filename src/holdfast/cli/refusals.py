@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import click
@@ -36,6 +37,8 @@ EXIT_CODES = {
     "definition_archived": USAGE,
     "principal_not_found": NOT_FOUND,
     "key_not_found": NOT_FOUND,
+    "dead_letter_not_found": NOT_FOUND,
+    "dead_letter_not_open": CONFLICT,
     "store_unavailable": UNREACHABLE,
 }
 
@@ -46,8 +49,21 @@ def _exit_code(error: BaseException) -> int:
     return UNREACHABLE if isinstance(error, OSError) else FAILED
 
 
+# What to do about it, where the words of the library would not help at a command line.
+ADVICE = {
+    "instance_not_found": "check the id and --tenant; `holdfast instances list` shows those of a tenant",
+    "workflow_not_registered": "correct the name, or name the app that declares it with --app",
+}
+IN_PYTHON = ("hf.", "import the module")
+# The library's arguments, as its sentences name them: `accept_double=True`, `actor=…`.
+ARGUMENT = re.compile(r"\b([a-z]+(?:_[a-z]+)*)=(?:True|…)")
+
+
 def _line(error: BaseException) -> str:
     words = str(error)
+    if isinstance(error, HoldfastError) and error.code in ADVICE and any(part in words for part in IN_PYTHON):
+        words = f"{error.fact}: {ADVICE[error.code]}"
+    words = ARGUMENT.sub(lambda found: "--" + found[1].replace("_", "-"), words)
     if not isinstance(error, HoldfastError):
         words = f"{type(error).__name__}: {words} (HOLDFAST_DEBUG=1 shows where)"
     return without_passwords(" ".join(words.split()))

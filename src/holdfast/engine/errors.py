@@ -134,7 +134,7 @@ class PayloadTooLarge(HoldfastError):
     def __init__(self, what: str, size: int, limit: int) -> None:
         super().__init__(
             f"{what} takes {size:,} bytes as JSON, the limit is {limit:,}: "
-            "store it elsewhere and pass a reference, or raise Holdfast(payload_limit=…)"
+            "store it elsewhere and pass a reference, or raise the payload_limit of Holdfast"
         )
 
 
@@ -206,6 +206,22 @@ class EffectNotOpen(HoldfastError):
     """The operator's choice is not open: the effect is settled, or its worker may still act."""
 
     code = "effect_not_open"
+
+
+class DeadLetterNotFound(HoldfastError):
+    """There is no such dead letter in this tenant."""
+
+    code = "dead_letter_not_found"
+
+    def __init__(self, letter: str, tenant_id: str) -> None:
+        self.fact = f"no dead letter {letter} in tenant {tenant_id!r}"
+        super().__init__(f"{self.fact}: list them with `holdfast dead-letters list --all`")
+
+
+class DeadLetterNotOpen(HoldfastError):
+    """Somebody has dealt with the dead letter, or it is not of a kind that can be replayed."""
+
+    code = "dead_letter_not_open"
 
 
 class StepFailed(HoldfastError):

@@ -61,12 +61,25 @@ select observed_at, worker_id, fence, attempt, outcome, payload from holdfast.ef
 where tenant_id = :tenant_id and effect_id = :effect_id order by observed_at
 
 -- name: list_dead_letters
-select id, source, instance_id, definition_key, reason, payload, created_at, resolution
+select id, source, instance_id, definition_key, reason, payload, created_at, resolution, resolved_at, resolved_by
 from holdfast.dead_letters where tenant_id = :tenant_id and (created_at, id) < (:before_at, :before)
 order by created_at desc, id desc limit :limit
 
+-- name: list_open_dead_letters
+-- In the order of their ids, which the index of the open ones has: those dealt with since are not walked through.
+select id, source, instance_id, definition_key, reason, payload, created_at, resolution, resolved_at, resolved_by
+from holdfast.dead_letters where tenant_id = :tenant_id and resolution is null order by id limit :limit
+
+-- name: read_dead_letter
+select id, source, instance_id, definition_key, reason, payload, created_at, resolution, resolved_at, resolved_by
+from holdfast.dead_letters where tenant_id = :tenant_id and id = :id
+
+-- name: resolve_dead_letter
+update holdfast.dead_letters set resolution = :resolution, resolved_at = :now, resolved_by = :by
+where tenant_id = :tenant_id and id = :id and resolution is null
+
 -- name: page_of_dead_letters
 select id, source, instance_id, definition_key, reason, case when length(payload) <= :most then payload end as payload,
-  created_at, resolution, case when length(payload) > :most then 'payload' else '' end as left_out
+  created_at, resolution, resolved_at, resolved_by, case when length(payload) > :most then 'payload' else '' end as left_out
 from holdfast.dead_letters where tenant_id = :tenant_id and (created_at, id) < (:before_at, :before)
 order by created_at desc, id desc limit :limit
