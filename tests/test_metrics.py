@@ -33,6 +33,7 @@ from tests.support.postgres import Server
 Series = dict[tuple[str, ...], float]
 NAMES = {
     "holdfast_instances_started_total": ("definition",),
+    "holdfast_instances_restarted_total": ("definition",),
     "holdfast_instances_completed_total": ("definition", "status"),
     "holdfast_steps_total": ("definition", "outcome", "step"),
     "holdfast_tasks_total": ("outcome", "type"),

@@ -126,6 +126,7 @@ class Metrics(Collector):
         self.registry = CollectorRegistry(auto_describe=False)
         self._lock = threading.Lock()  # `hf.sync` and a worker live on different threads
         self._started = Counts("holdfast_instances_started", "Instances whose first turn was taken", ["definition"], 1)
+        self._restarted = Counts("holdfast_instances_restarted", "Epochs that ended in a restart", ["definition"], 1)
         self._ended = Counts("holdfast_instances_completed", "Instances that ended", ["definition", "status"], 1)
         self._steps = Counts(
             "holdfast_steps",
@@ -182,6 +183,8 @@ class Metrics(Collector):
                     self._steps.add((definition, step_name(name), outcome), count)
                 elif type_ == h.INSTANCE_STARTED:
                     self._started.add((definition,), count)
+                elif type_ == h.INSTANCE_RESTARTED:
+                    self._restarted.add((definition,), count)
                 elif type_ in ENDINGS:
                     self._ended.add((definition, ENDINGS[type_]), count)
             for labels in tasks:
@@ -207,7 +210,15 @@ class Metrics(Collector):
         with self._lock:
             families = [
                 each.family()
-                for each in (self._started, self._ended, self._steps, self._tasks, self._sizes, self._seconds)
+                for each in (
+                    self._started,
+                    self._restarted,
+                    self._ended,
+                    self._steps,
+                    self._tasks,
+                    self._sizes,
+                    self._seconds,
+                )
             ]
             families.append(self._requests.family())
         yield from families

@@ -475,3 +475,41 @@ async def play_fork(test: Harness, world: World) -> None:
     named = await handle.fork("kid", id="req-1", business_key="again", reason="and once more", actor="ann")
     assert again.id != named.id
     await end(test)
+
+
+# -- restart
+
+
+def build_restart(hf: Holdfast, world: World, dialect: str) -> None:
+    async def work(n: int) -> int:
+        world.did(f"work{n}")
+        return n
+
+    def pay(info: StepInfo) -> Any:
+        return world.provider.call(info.idempotency_key)
+
+    @hf.workflow("part")
+    async def part(ctx: Context, n: int) -> int:
+        return n * 10
+
+    @hf.workflow("subscription")
+    async def subscription(ctx: Context, given: dict) -> list:
+        """An effect, a child, a timer and a signal in every epoch; the second signal comes while the first runs."""
+        n = await ctx.step("work", work, given["n"])
+        await ctx.effect("pay", pay, mode="keyed", thread=False)
+        child = await ctx.child("part", "part", n)
+        await ctx.sleep("month", timedelta(hours=1))
+        said = [*given["said"], child, await ctx.wait_for_signal("go")]
+        if n < 2:
+            ctx.restart({"n": n + 1, "said": said})
+        return [ctx.epoch, *said]
+
+
+@scenario("restart", build_restart)
+async def play_restart(test: Harness, world: World) -> None:
+    handle = await start(test, world, "subscription", {"n": 0, "said": []})
+    await unless_ended(handle.signal("go", "a", id="evt-a"))
+    await unless_ended(handle.signal("go", "b", id="evt-b"))
+    await test.advance(hours=2)
+    await unless_ended(handle.signal("go", "c", id="evt-c"))
+    await test.advance(hours=2)

@@ -32,7 +32,8 @@ def test_every_type_of_row_answers_opens_ends_undoes_or_is_none_of_a_calls_busin
     assert sum(map(len, known)) == len(set.union(*known))  # none has two meanings
     assert set(TYPES) - set.union(*known) == {
         h.INSTANCE_STARTED, h.INSTANCE_COMPLETED, h.INSTANCE_FAILED, h.INSTANCE_CANCELLED, h.INSTANCE_PARKED,
-        h.INSTANCE_PAUSED, h.INSTANCE_RESUMED, h.INSTANCE_RETRIED, h.INSTANCE_WAITING, *CHARTS,
+        h.INSTANCE_PAUSED, h.INSTANCE_RESUMED, h.INSTANCE_RETRIED, h.INSTANCE_WAITING,
+        h.INSTANCE_RESTARTED, *CHARTS,
     }  # fmt: skip
 
 
@@ -144,3 +145,18 @@ def test_large_arguments_are_compared_by_their_hash() -> None:
 def test_a_difference_stays_short_enough_to_read() -> None:
     said = contradiction("pay", "effect", b'["%s"]' % (b"b" * 5000), "", Recorded("effect", args=b"[1]"))
     assert said is not None and len(said) < 400 and said.endswith("b…")
+
+
+def test_a_journal_is_that_of_the_last_epoch() -> None:
+    rows = [
+        (1, h.INSTANCE_STARTED, "w", b"{}"), (2, h.STEP_COMPLETED, "a", b'{"result":1}'),
+        (3, h.WAIT_STARTED, "s", b'{"deadline":null}'),
+        (4, h.INSTANCE_RESTARTED, "w", b'{"epoch":1,"input_hash":"x","input":{"n":2}}'),
+        (5, h.STEP_COMPLETED, "b", b'{"result":2}'),
+    ]  # fmt: skip
+    whole, since = read(rows), read(rows[3:])
+    for journal in (whole, since):
+        assert journal.calls.keys() == {("", "b")}
+        assert journal.restart is not None
+        assert (journal.restart.epoch, bytes(journal.restart.input)) == (1, b'{"n":2}')
+    assert read(rows[:3]).restart is None

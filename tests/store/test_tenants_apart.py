@@ -22,11 +22,13 @@ from tests.store.support import a_turn, a_worker, an_instance, claim, put
 MANY = {
     "tenants": ["acme"], "instances": [all_of.ID], "seqs": [1], "ids": ["e1"], "fences": [1],
     "worker_id": all_of.WORKER, "names": [9], "skip": [], "only": ["k"], "each": 9,
+    "epoch_seqs": [0],
 }  # fmt: skip
 # Statements that only SQLite has.
 ONE = {
     "id": all_of.ID, "instance_id": all_of.ID, "seq": 1, "fence": 1, "worker_id": all_of.WORKER, "now": 9, "limit": 9,
     "queue": "q", "key": "k", "version": 1, "alone": False, "tenant_id": "acme", "after": "", "name": "k",
+    "epoch_seq": 0,
 }  # fmt: skip
 CLAIMED = {"id": all_of.OTHER, "instances": [all_of.OTHER]}
 THEIR_OWN = {"look_up_event": {"id": "e1"}, "look_up_claim": CLAIMED, "look_up_claims": CLAIMED}

@@ -61,7 +61,7 @@ EFFECT_STATES = {  # what the last entry of an effect says about the state of it
 TABLES = {
     "instances": "tenant_id, id, kind, definition_key, definition_version, status, waiting_on, run_at, locked_by, "
     "fence, attempts, woken, input, result, last_error, compensation, parent_id, parent_step, seq, hash, completed_at, "
-    "snapshot, current_state",
+    "snapshot, current_state, epoch, epoch_seq",
     "history": "tenant_id, instance_id, seq, type, name, fence, at, payload, salt, hash, payload_hash",
     "events": "tenant_id, instance_id, id, kind, name, payload, sent_at, consumed_seq",
     "effects": "tenant_id, id, instance_id, step, mode, state, attempt, idempotency_key, fence, worker_id, resolution",
@@ -88,7 +88,7 @@ class Violation(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One history row, its payload parsed."""
+    """One history row, its payload parsed. Names of a later epoch end in its number: they name other deeds."""
 
     seq: int
     type: str
@@ -96,6 +96,8 @@ class Entry(NamedTuple):
     fence: int
     at: int
     words: Row
+    epoch: int = 0
+    step: str = ""  # the name itself
 
 
 class Database:
@@ -107,18 +109,16 @@ class Database:
         self.sealed: dict[Place, list[Row]] = defaultdict(list)
         for row in rows["history"]:
             self.sealed[row["tenant_id"], row["instance_id"]].append(row)
-        self.history = {
-            place: [
-                Entry(r["seq"], r["type"], r["name"], r["fence"], r["at"], _words(r["payload"])) for r in rows_there
-            ]
-            for place, rows_there in self.sealed.items()
-        }
+        self.history = {place: _entries(rows_there) for place, rows_there in self.sealed.items()}
         self.events: dict[Place, list[Row]] = defaultdict(list)
         for row in rows["events"]:
             self.events[row["tenant_id"], row["instance_id"]].append(row)
         self.effects: dict[Place, dict[str, Row]] = defaultdict(dict)
         for row in rows["effects"]:
-            self.effects[row["tenant_id"], row["instance_id"]][row["step"]] = row
+            place = (row["tenant_id"], row["instance_id"])
+            epochs = range(self.instances[place]["epoch"] + 1 if place in self.instances else 1)
+            epoch = next((n for n in epochs if ids.effect_id(*place, row["step"], n) == row["id"]), 0)
+            self.effects[place][_in_epoch(row["step"], epoch)] = row
         self.tasks: dict[Place, dict[str, Row]] = defaultdict(dict)
         for row in rows["tasks"]:
             self.tasks[row["tenant_id"], row["instance_id"]][row["key"]] = row
@@ -137,6 +137,28 @@ class Database:
         """What happened in this instance itself."""
         last = self.copied(place)
         return [e for e in self.past(place) if e.seq == 1 or e.seq > last]
+
+
+def _in_epoch(name: str, epoch: int) -> str:
+    return f"{name} ~{epoch}" if epoch and name else name
+
+
+def _out_of_epoch(name: str) -> tuple[str, int]:
+    step, _, epoch = name.rpartition(" ~")
+    return (step, int(epoch)) if step and epoch.isdecimal() else (name, 0)
+
+
+def _entries(rows: list[Row]) -> list[Entry]:
+    found, epoch = [], 0
+    for r in rows:
+        if r["type"] == "INSTANCE_RESTARTED":
+            epoch += 1
+        named = r["name"] if r["type"].startswith("INSTANCE_") else _in_epoch(r["name"], epoch)
+        words = _words(r["payload"])
+        if r["type"] == "INSTANCE_RETRIED":
+            words = words | {"due": [_in_epoch(name, epoch) for name in words.get("due", ())]}
+        found.append(Entry(r["seq"], r["type"], named, r["fence"], r["at"], words, epoch, r["name"]))
+    return found
 
 
 def assert_sound(url: str, *, finished: bool = True, **given: Any) -> None:
@@ -177,7 +199,7 @@ def _effects(database: Database, finished: bool) -> Found:
                 entries[entry.name].append(entry)
         rows = database.effects.get(place, {})
         for step, row in rows.items():
-            expected = ids.effect_id(place[0], place[1], step)
+            expected = ids.effect_id(place[0], place[1], *_out_of_epoch(step))
             if row["id"] != expected or row["idempotency_key"] != ids.idempotency_key(expected):
                 yield "I2", place, f"effect {step!r}: its key does not follow from where it was born"
             if not any(e.type == "EFFECT_STARTED" for e in entries.get(step, ())):
@@ -301,6 +323,8 @@ def _open(past: list[Entry]) -> dict[tuple[str, str], Entry]:
     found: dict[tuple[str, str], Entry] = {}
     for entry in past:
         kind = kinds.get(entry.type.partition("_")[0])
+        if entry.type == "INSTANCE_RESTARTED":
+            found.clear()  # what an epoch may leave open nobody waits for in the next
         if kind is None:
             continue
         if entry.type in ANSWERS:
@@ -345,7 +369,8 @@ def _waits(database: Database, place: Place, instance: Row) -> bool:
     for (kind, name), entry in _open(past).items():
         if kind == "signal" and not closing and not entry.words.get("deadline"):
             return True
-        if kind == "child" and (place[0], ids.child_id(place[0], place[1], name)) in database.instances:
+        child = (place[0], ids.child_id(place[0], place[1], entry.step, entry.epoch))
+        if kind == "child" and child in database.instances:
             return True
         row = database.effects.get(place, {}).get(name)
         if kind == "effect" and entry.type == "EFFECT_UNKNOWN" and row and row["state"] == "outcome_unknown":
@@ -356,7 +381,7 @@ def _waits(database: Database, place: Place, instance: Row) -> bool:
 def _unseen(database: Database, place: Place) -> Row | None:
     """An event that somebody should have looked at: the instance waits for it, and has no time to run."""
     past = database.past(place)
-    open_ = _open(past)
+    open_ = {(kind, entry.step) for (kind, _), entry in _open(past).items()}
     waits = {name.partition("#")[0] for kind, name in open_ if kind == "signal"} if not _closing(past) else set()
     for event in database.events.get(place, ()):
         if event["consumed_seq"] is not None:
@@ -626,7 +651,7 @@ def _events(database: Database, _: bool) -> Found:
                 yield "I9", place, f"{event['kind']} {event['id']!r} was taken by entry {seq}, which is {there}"
             elif event["kind"] == "signal" and entry.words.get("event_id") != event["id"]:
                 yield "I9", place, f"entry {seq} took signal {entry.words.get('event_id')!r}, not {event['id']!r}"
-            elif event["kind"] in ("child", "resolution") and entry.name != event["name"]:
+            elif event["kind"] in ("child", "resolution") and entry.step != event["name"]:
                 yield "I9", place, f"entry {seq} is about {entry.name!r}, the event it took about {event['name']!r}"
     for place in database.history:
         there = {e["id"]: e["consumed_seq"] for e in database.events.get(place, ())}
@@ -654,9 +679,9 @@ def _families(database: Database, _: bool) -> Found:
         open_ = _open(past)
         for entry in past:
             if entry.type == "CHILD_STARTED":
-                at = (place[0], ids.child_id(place[0], place[1], entry.name))
+                at = (place[0], ids.child_id(place[0], place[1], entry.step, entry.epoch))
                 child = database.instances.get(at)
-                if child is None or (child["parent_id"], child["parent_step"]) != (place[1], entry.name):
+                if child is None or (child["parent_id"], child["parent_step"]) != (place[1], entry.step):
                     yield "I11", place, f"child {entry.name!r} was started, and it is not there"
                 elif ("child", entry.name) in open_ and child["completed_at"] and not parent["completed_at"]:
                     told = [e for e in database.events.get(place, ()) if e["id"] == f"child:{at[1].hex()}"]
@@ -665,7 +690,7 @@ def _families(database: Database, _: bool) -> Found:
                     elif told[0]["consumed_seq"] is not None:
                         yield "I11", place, f"it waits for child {entry.name!r}, whose end it has already taken"
             elif entry.type == "CHILD_COMPLETED":
-                child = database.instances.get((place[0], ids.child_id(place[0], place[1], entry.name)))
+                child = database.instances.get((place[0], ids.child_id(place[0], place[1], entry.step, entry.epoch)))
                 if child is not None and (
                     child["status"] != "completed" or json.loads(child["result"]) != entry.words.get("result")
                 ):
@@ -675,7 +700,7 @@ def _families(database: Database, _: bool) -> Found:
             continue
         above = (place[0], child["parent_id"])
         parent = database.instances.get(above)
-        started = any(e.type == "CHILD_STARTED" and e.name == child["parent_step"] for e in database.past(above))
+        started = any(e.type == "CHILD_STARTED" and e.step == child["parent_step"] for e in database.past(above))
         if parent is None or not started:
             yield "I11", place, "it is a child, and no parent started it"
         elif parent["completed_at"] and not child["completed_at"]:
@@ -738,9 +763,9 @@ def _forks(database: Database, _: bool) -> Found:
         if "copied" not in words:
             continue
         original = database.past((place[0], ids.parse("ins", words["forked_from"])))
-        there = iter([(e.type, e.name, e.words) for e in original if e.seq < words["before_seq"]])
+        there = iter([(e.type, e.step, e.words) for e in original if e.seq < words["before_seq"]])
         for entry in past[1 : 1 + words["copied"]]:
-            if (entry.type, entry.name, entry.words) not in there:
+            if (entry.type, entry.step, entry.words) not in there:
                 yield "I6", place, f"entry {entry.seq} was taken over from a past that does not have it"
         own = {e.name for e in database.own(place) if e.type == "EFFECT_STARTED"}
         for name in sorted(own & {e.name for e in past[1 : 1 + words["copied"]] if e.type.startswith("EFFECT_")}):
@@ -784,8 +809,38 @@ def _tenants(database: Database, _: bool) -> Found:
             yield "I15", (tenant_id, id_), f"its parent is in tenant {sorted(owners[parent])}"
 
 
+# -- I6: epochs
+
+
+def _epochs(database: Database, _: bool) -> Found:
+    """Each restart counts one, its row says where the epoch began, and nothing was under way or owed when it did."""
+    for place, instance in database.instances.items():
+        past = database.past(place)
+        restarts = [entry for entry in past if entry.type == "INSTANCE_RESTARTED"]
+        at = restarts[-1].seq if restarts else 0
+        if (instance["epoch"], instance["epoch_seq"]) != (len(restarts), at):
+            yield "I6", place, f"its row says epoch {instance['epoch']} from {instance['epoch_seq']} on, not {restarts}"
+        if [entry.words.get("epoch") for entry in restarts] != list(range(1, len(restarts) + 1)):
+            yield "I6", place, "its restarts are not numbered one after the other"
+        for entry in restarts:
+            before = [e for e in past if e.epoch == entry.epoch - 1 and e.seq < entry.seq]
+            left = [key for key in _open(before) if key[0] in ("child", "effect")]
+            if left:
+                yield "I3", place, f"it restarted at entry {entry.seq} and left {left} behind"
+            owed = {e.name for e in before if e.type == "STEP_STARTED"}
+            settled = 1 + past[0].words.get("settled", 0)
+            if owed and any(e.seq > settled for e in before if e.type == "STEP_STARTED" and _done(before, e.name)):
+                yield "I12", place, f"it restarted at entry {entry.seq}, and {sorted(owed)} may have to be undone"
+            if any(e.type in ENDINGS or e.type in TERMINAL for e in before):
+                yield "I13", place, f"it restarted at entry {entry.seq} after it began to end"
+
+
+def _done(past: list[Entry], name: str) -> bool:
+    return any(e.type == "STEP_COMPLETED" and e.name == name for e in past)
+
+
 CHECKS: tuple[Callable[[Database, bool], Found], ...] = (
-    _effects, _alive, _chain, _fold, _charts, _timers, _events, _families, _compensations, _forks, _tenants,
+    _effects, _alive, _chain, _fold, _charts, _timers, _events, _families, _compensations, _forks, _epochs, _tenants,
 )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ ONE: dict[str, Any] = {
     "id": INS, "definition_key": "expense", "definition_version": 1, "kind": "chart", "status": "waiting",
     "waiting_on": "approval", "current_state": "review", "business_key": "claim-1", "queue": "default",
     "input": {"amount_minor": 12500, "currency": "EUR"}, "result": None, "last_error": None, "compensation": None,
-    "parent_id": None, "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "created_by": "ann",
+    "parent_id": None, "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "created_by": "ann", "epoch": 0,
     "created_at": "2026-11-16T10:00:00Z", "started_at": "2026-11-16T10:00:00.1Z", "completed_at": None, "run_at": None,
     "left_out": [],
 }  # fmt: skip

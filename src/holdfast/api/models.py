@@ -237,6 +237,7 @@ class InstanceOut(Said, frozen=True, kw_only=True):
     parent_id: str | None
     trace_id: str | None
     created_by: str | None
+    epoch: int = 0
     created_at: Moment
     started_at: Moment | None
     completed_at: Moment | None

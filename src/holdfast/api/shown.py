@@ -26,7 +26,7 @@ def instance_fields(view: InstanceView) -> dict[str, Any]:
         "business_key": view.business_key, "queue": view.queue, "input": view.input, "result": view.result,
         "last_error": view.error, "compensation": view.compensation, "parent_id": view.parent_id,
         "trace_id": None if view.trace_id is None else trace_id_of(view.trace_id), "created_by": view.created_by,
-        "created_at": view.created_at, "started_at": view.started_at,
+        "epoch": view.epoch, "created_at": view.created_at, "started_at": view.started_at,
         "completed_at": view.completed_at, "run_at": view.run_at, "left_out": view.left_out,
     }  # fmt: skip
 

@@ -15,7 +15,7 @@ from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.errors import BadInput, ForkRefused, InstanceEnded, InstanceNotFound
 from holdfast.engine.forks import ENDS, Point, Row, fork_point
-from holdfast.engine.journal import ENDINGS
+from holdfast.engine.journal import ENDINGS, restart_from
 from holdfast.engine.retry import storable
 from holdfast.engine.turns import NewEvent, NewInstance, Outcome, Turn
 
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 ENTRIES_MAX = 50_000
 BYTES_MAX = 128 << 20  # of its payloads: a fork takes them over in one turn
-LOOKED_INTO = (*ENDINGS, *ENDS, h.EFFECT_FAILED)  # why it ended, and which effects a person gave up finding out about
+LOOKED_INTO = (
+    *ENDINGS,
+    *ENDS,
+    h.EFFECT_FAILED,
+    h.INSTANCE_RESTARTED,
+)  # why it ended, and which effects a person gave up finding out about
 WORDS_MAX = {"reason": 2000, "actor": 200}
 
 
@@ -93,15 +98,20 @@ async def _fork(
     point = await plan_fork(service, tenant_id, id_, step)
     if point.again and not actor.strip():
         raise ForkRefused(word, f"{_named(point.again)}: say who decides so with actor=…, or fork from a later step")
-    [(_, key, version, _, queue, given, trace_id)] = await service.store.fetch(
+    [(_, key, version, _, queue, given, trace_id, epoch_seq)] = await service.store.fetch(
         "read_to_fork", tenant_id=tenant_id, id=id_
     )
+    if epoch_seq:  # the fork begins where the last epoch did
+        [began] = await service.store.fetch(
+            "read_history", tenant_id=tenant_id, instance_id=id_, after=epoch_seq - 1, limit=1
+        )
+        given = restart_from(bytes(began[5])).input
     born = instances.new_instance(
         Definition("code", key, version, queue, no_function), bytes(given), tenant_id=tenant_id,
         now=service.store.now(), business_key=business_key, run_at=None, trace_id=trace_id,
     )._replace(id=new_id)  # fmt: skip
     await service.check_backlog(queue, 1)
-    words = {"from": word, "before_seq": point.before_seq, "step": point.step, **said}
+    words = {"from": word, "before_seq": point.before_seq, "step": point.step, "epoch_seq": epoch_seq, **said}
     event = NewEvent(tenant_id, new_id, f"fork:{id_.hex()}", "fork", "", codec.encode(words), born.created_at)
     return await _born(service, born, event, word)
 
@@ -117,13 +127,13 @@ async def plan_fork(service: Service, tenant_id: str, id_: bytes, step: str | No
     rows = await service.store.fetch("read_to_fork", tenant_id=tenant_id, id=id_)
     if not rows:
         raise InstanceNotFound(word, tenant_id)
-    kind, status = rows[0][0], rows[0][3]
+    kind, status, epoch_seq = rows[0][0], rows[0][3], rows[0][7]
     if kind != "code":
         raise ForkRefused(word, f"it is of kind {kind}: start a new one, or migrate one that lives")
     if status not in instances.ENDED:
         raise ForkRefused(word, f"it is {status}: wait for its end, or cancel it; a retry cuts its waits short")
     past = await service.store.fetch(
-        "history_in_short", tenant_id=tenant_id, instance_id=id_, limit=ENTRIES_MAX + 1,
+        "history_in_short", tenant_id=tenant_id, instance_id=id_, since=epoch_seq, limit=ENTRIES_MAX + 1,
         types=f" {' '.join(LOOKED_INTO)} ", instead=b"{}",
     )  # fmt: skip
     if len(past) > ENTRIES_MAX:

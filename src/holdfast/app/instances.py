@@ -76,6 +76,8 @@ class InstanceView(View, frozen=True, kw_only=True):
     """Counts every entry of its history and every event delivered to it; filled by `status()`, not by lists."""
     trace_id: str | None = None
     created_by: str | None = None
+    epoch: int = 0
+    """How often it has restarted: `ctx.restart(…)`."""
     left_out: list[str] = msgspec.field(default_factory=list)
     """In lists: which values are too large to be shown there."""
 
@@ -272,7 +274,7 @@ async def step_results(service: Service, tenant_id: str, id_: bytes, limit: int)
 def _view(tenant_id: str, row: Sequence[Any], steps: dict[str, Any]) -> InstanceView:
     (id_, kind, key, version, business_key, status, waiting_on, queue, _, input_, result, error, compensation,
      parent, _, _, state, created_at, started_at, completed_at, run_at, _, woken, trace_id, created_by,
-     *head) = row  # fmt: skip
+     epoch, *head) = row  # fmt: skip
     return InstanceView(
         id=ids.instance_word(id_), tenant_id=tenant_id, kind=kind, workflow=key, version=version, status=status,
         waiting_on=waiting_on, business_key=business_key, queue=queue,
@@ -284,6 +286,7 @@ def _view(tenant_id: str, row: Sequence[Any], steps: dict[str, Any]) -> Instance
         steps=steps,
         moved=woken + head[0] if isinstance(head[0], int) else 0,
         left_out=head[0].split() if isinstance(head[0], str) else [], trace_id=trace_id, created_by=created_by,
+        epoch=epoch,
     )  # fmt: skip
 
 

@@ -91,10 +91,11 @@ async def _child(service: Service, tenant_id: str, step: str, child: bytes) -> C
 
 
 async def _code(service: Service, tenant_id: str, id_: bytes, view: InstanceView) -> dict[str, Any]:
-    if view.moved > LOOKED_AT:  # its own word is shorter than its past
+    [(epoch, epoch_seq)] = await service.store.fetch("read_epoch", tenant_id=tenant_id, id=id_)
+    if view.moved - epoch_seq > LOOKED_AT:  # its own word is shorter than its past
         return await _pause(service, tenant_id, id_, view)
     rows = await service.store.fetch(
-        "history_in_short", tenant_id=tenant_id, instance_id=id_, limit=LOOKED_AT,
+        "history_in_short", tenant_id=tenant_id, instance_id=id_, since=epoch_seq, limit=LOOKED_AT,
         types=f" {' '.join(LOOKED_INTO)} ", instead=b"{}",
     )  # fmt: skip
     past = [(seq, type_, name, bytes(payload), digest, at) for seq, type_, name, at, digest, _, payload in rows
@@ -119,7 +120,7 @@ async def _code(service: Service, tenant_id: str, id_: bytes, view: InstanceView
         elif call.kind == "signal" and not ending:
             signals.append(Signal(name.partition("#")[0], opened.deadline))
         elif call.kind == "child":
-            children.append(await _child(service, tenant_id, name, ids.child_id(tenant_id, id_, name)))
+            children.append(await _child(service, tenant_id, name, ids.child_id(tenant_id, id_, name, epoch)))
         elif call.opened_type == h.EFFECT_UNKNOWN and not opened.retry_at:
             asked.add(name)
         elif opened.retry_at:

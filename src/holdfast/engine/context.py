@@ -8,16 +8,17 @@ import uuid
 from asyncio.events import _get_running_loop
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar, overload
+from typing import Any, NoReturn, TypeVar, overload
 
 from holdfast.engine import codec
 from holdfast.engine.body_log import Log, Sink
-from holdfast.engine.errors import BadDefinition, ConcurrentName, NotInWorkflow
+from holdfast.engine.errors import BadDefinition, ConcurrentName, NotInWorkflow, Restarting, RestartRefused
 from holdfast.engine.history import VALUE_RECORDED
 from holdfast.engine.ids import check_name
 from holdfast.engine.journal import ARGS_INLINE
 from holdfast.engine.replay import Replay
 from holdfast.engine.retry import DEFAULT, Backoff, microseconds, policy_from
+from holdfast.engine.saga import refuses_restart
 from holdfast.engine.signatures import signature_of
 from holdfast.engine.steps import (
     ChildSpec,
@@ -46,12 +47,16 @@ class Context:
 
     def __init__(
         self, replay: Replay, *, tenant_id: str, instance_id: str, workflow: str, version: int,
-        clock: Callable[[], int], entropy: random.Random, payload_limit: int, log: Sink | None = None,
+        clock: Callable[[], int], entropy: random.Random, payload_limit: int, log: Sink | None = None, epoch: int = 0,
+        input_of: Callable[[Any], bytes] = codec.encode,
     ) -> None:  # fmt: skip
         self.tenant_id = tenant_id
         self.instance_id = instance_id
         self.workflow = workflow
         self.version = version
+        self.epoch = epoch
+        """How often the instance has restarted."""
+        self._input_of = input_of
         self._replay = replay
         self._clock = clock
         self._entropy = entropy
@@ -208,6 +213,19 @@ class Context:
         spec = ChildSpec(workflow, version, raw, compensate)
         return self._call("child", name, key, [workflow, input], spec)
 
+    # -- beginning again
+
+    def restart(self, input: Any = None) -> NoReturn:
+        """Begin again with this input, as the same instance with an empty journal: its id, business key, parent and
+        trace stay, and so do signals that nobody has taken. Never returns. For what waits for ever."""
+        self._check_place()
+        raw = self._input_of(input)
+        refusal = refuses_restart(self._replay)
+        if refusal is not None:
+            raise RestartRefused(refusal)
+        self._replay.restart = raw
+        raise Restarting
+
     # -- values
 
     def now(self) -> datetime:
@@ -238,6 +256,8 @@ class Context:
     def _check_place(self) -> None:
         if self._replay.closed:
             raise NotInWorkflow("this workflow is being unwound: a finally block cannot ask for anything any more")
+        if self._replay.restart is not None:
+            raise Restarting
         if _get_running_loop() is not self._replay.loop:
             raise NotInWorkflow(
                 "ctx belongs to the workflow's own code: it cannot be used inside a step, a thread or another task; "

@@ -87,6 +87,20 @@ class ForkRefused(HoldfastError):
         super().__init__(f"instance {instance_id} cannot be forked: {why}")
 
 
+class RestartRefused(HoldfastError):
+    """A workflow cannot restart now; the text says what stands in the way."""
+
+    code = "restart_refused"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the workflow cannot restart: {why}")
+
+
+class Restarting(BaseException):
+    """Ends a workflow's body at `ctx.restart(…)`. Not an `Exception`, so that no handler of errors takes it for one;
+    whoever catches it all the same changes nothing: from that call on the body can ask for nothing more."""
+
+
 class BusinessKeyTaken(HoldfastError):
     """Another instance, started with another input, has this business key."""
 

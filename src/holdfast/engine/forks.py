@@ -64,7 +64,8 @@ def fork_point(rows: Sequence[Row], step: str | None) -> Point | str:
         found = next((r.seq for r in rows if r.name == step and r.place is not None and r.place[0] != "value"), None)
         if found is None:
             known = ", ".join(dict.fromkeys(repr(r.name) for r in rows if r.place and r.place[0] != "value"))
-            return f"{step!r} is not in its history: name one of {known[:500] or 'nothing, it has no steps'}"
+            where = "history since it last restarted" if rows[0].type == h.INSTANCE_RESTARTED else "history"
+            return f"{step!r} is not in its {where}: name one of {known[:500] or 'nothing, it has no steps'}"
         seq = found
     refused = _undone(rows, seq) or _under_way(rows, seq)
     return refused or Point(seq, step, _again(rows, seq))
@@ -136,12 +137,12 @@ def _past(rows: Sequence[Row], before: int | None = None) -> list[tuple[Any, ...
 
 def copied(rows: Sequence[Row], before_seq: int) -> Copy | str:
     """What a fork takes over, in committed order: every row of the calls that were answered by then."""
-    if len(rows) < before_seq or any(r.payload is None for r in rows):
+    if not rows or rows[-1].seq < before_seq or any(r.payload is None for r in rows):
         return "the past it was to go on from is not there any more"
     past = [r for r in rows if r.seq < before_seq and r.place is not None]
     answered = {r.place for r in past if r.type in ANSWERS}
     kept = [r for r in past if r.place in answered]
     # Of one that completed nothing is owed any more, and of a fork of one neither.
-    last = len(rows) if rows[-1].type == h.INSTANCE_COMPLETED else read(_past(rows[:1])).settled_seq
+    last = rows[-1].seq if rows[-1].type == h.INSTANCE_COMPLETED else read(_past(rows[:1])).settled_seq
     entries = [(r.type, r.name, r.payload or b"{}") for r in kept]
     return Copy(entries, sum(r.seq <= last for r in kept))

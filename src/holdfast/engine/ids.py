@@ -48,8 +48,9 @@ def derived(*parts: str | bytes) -> bytes:
     return digest.digest()[:16]
 
 
-def effect_id(tenant_id: str, instance_id: bytes, step: str) -> bytes:
-    return derived("effect", tenant_id, instance_id, step)
+def effect_id(tenant_id: str, instance_id: bytes, step: str, epoch: int = 0) -> bytes:
+    """An instance that restarts asks for new deeds: from its second epoch on, ids say which one they are of."""
+    return derived("effect", tenant_id, instance_id, step, *([str(epoch)] if epoch else ()))
 
 
 def effect_ids(tenant_id: str, instance_id: bytes) -> Callable[[str], bytes]:
@@ -67,8 +68,8 @@ def effect_ids(tenant_id: str, instance_id: bytes) -> Callable[[str], bytes]:
     return of
 
 
-def child_id(tenant_id: str, parent_id: bytes, step: str) -> bytes:
-    return derived("child", tenant_id, parent_id, step)
+def child_id(tenant_id: str, parent_id: bytes, step: str, epoch: int = 0) -> bytes:
+    return derived("child", tenant_id, parent_id, step, *([str(epoch)] if epoch else ()))
 
 
 def idempotency_key(effect: bytes) -> str:

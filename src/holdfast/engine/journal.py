@@ -109,10 +109,18 @@ class ForkWords(msgspec.Struct, frozen=True):
     settled: int = 0  # how many of them, from the first on, owe no compensation here
 
 
+class RestartWords(msgspec.Struct, frozen=True):
+    """With what an epoch begins."""
+
+    epoch: int = 0
+    input: msgspec.Raw = msgspec.Raw(b"null")
+
+
 PAUSED = "paused by "
 _pause = msgspec.json.Decoder(Pause).decode
 _retry = msgspec.json.Decoder(RetryWords).decode
 _fork = msgspec.json.Decoder(ForkWords).decode
+restart_from = msgspec.json.Decoder(RestartWords).decode
 _words = msgspec.json.Decoder(RowWords)
 
 
@@ -141,6 +149,7 @@ class Journal(msgspec.Struct):
     undone: dict[str, tuple[str, RowWords]] = {}
     pause: Pause | None = None
     settled_seq: int = 0  # answers up to here were copied from one that completed: theirs to undo, not ours
+    restart: RestartWords | None = None  # None: in its first epoch, whose input is the instance's own
 
     def owes(self, recorded: Recorded | None) -> bool:
         """Whether a call with this record may owe a compensation here."""
@@ -157,7 +166,7 @@ def space_of(kind: str) -> str:
 
 
 def read(rows: Iterable[Sequence[Any]]) -> Journal:
-    """Fold (seq, type, name, payload, …) rows into a journal."""
+    """Fold (seq, type, name, payload, …) rows into a journal of the last epoch among them."""
     calls: dict[tuple[str, str], Recorded] = {}
     journal = Journal(calls, undone={})
     for row in rows:
@@ -171,6 +180,9 @@ def read(rows: Iterable[Sequence[Any]]) -> Journal:
                 journal.undone[name] = (type_, _words.decode(payload))
             elif type_ in CONTROLS:
                 _control(journal, row)
+            elif type_ == h.INSTANCE_RESTARTED:
+                calls = {}
+                journal = Journal(calls, undone={}, restart=restart_from(payload))
             continue
         words = _words.decode(payload)
         key = (space_of(kind), name)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.errors import BadDefinition, BadInput, ConcurrentName, NotInWorkflow
+from holdfast.engine.errors import BadDefinition, BadInput, ConcurrentName, NotInWorkflow, RestartRefused
 
 if TYPE_CHECKING:
     from holdfast.engine.replay import Call
 
-OURS = (BadDefinition, BadInput, ConcurrentName, NotInWorkflow)
+OURS = (BadDefinition, BadInput, ConcurrentName, NotInWorkflow, RestartRefused)
 CHAIN_MAX = 20
 
 
@@ -43,13 +43,13 @@ def _raised_by_us(error: BaseException) -> bool:
 def unheard(failed: list[Call], tasks: list[asyncio.Task[Any]]) -> str | None:
     """The sentence of a failure that the body never looked at, and so went on as if all was well."""
     for call in failed:
-        if _unread(call.future):
+        if unread(call.future):
             return (
                 f"the workflow returned, and the failure of {call.kind} {call.key!r} was never awaited "
                 f"({call.future.exception()}): put `await` before its ctx.{call.kind}(…), or catch what it raises"
             )
     for task in tasks:
-        if task.done() and _unread(task):
+        if task.done() and unread(task):
             return (
                 f"the workflow returned, and the failure of a task that it made was never awaited "
                 f"({task.exception()!r}): await the task, or catch what it raises"
@@ -57,6 +57,6 @@ def unheard(failed: list[Call], tasks: list[asyncio.Task[Any]]) -> str | None:
     return None
 
 
-def _unread(future: asyncio.Future[Any]) -> bool:
+def unread(future: asyncio.Future[Any]) -> bool:
     """asyncio's own note for its line "exception was never retrieved"; reading the error of the future clears it."""
     return bool(getattr(future, "_log_traceback", False))

@@ -53,6 +53,8 @@ class Replay:
         self.loop = TurnLoop()  # type: ignore[abstract]  # what it does not offer raises NotImplementedError
         self.asked: list[Call] = []  # new calls without an answer; whoever reads them empties the list
         self.compensable: list[Call] = []  # in the order of being asked
+        self.unsettled: set[Call] = set()  # asked, and the workflow was not told yet how it ended
+        self.restart: bytes | None = None  # the input of the next epoch, once the workflow has asked for it
         self.difference: str | None = None
         self.runaway: NotInWorkflow | None = None  # why the body will never come to rest
         self.failed: list[Call] = []  # calls whose failure was handed to the body
@@ -99,6 +101,7 @@ class Replay:
     def answer_result(self, call: Call, type_: str, result: bytes) -> None:
         """`answer` for a plain result that no compensation will ask for again."""
         call.outcome = type_
+        self.unsettled.discard(call)
         future = call.future
         if not future.done():
             future.set_result(decode(result) if call.type is None else decoder_for(call.type)(result))
@@ -106,6 +109,7 @@ class Replay:
 
     def _settle(self, call: Call, type_: str, words: RowWords) -> None:
         call.outcome, call.words = type_, words
+        self.unsettled.discard(call)
         try:
             settle(call, type_, words)
             if words.error is not None:
@@ -145,6 +149,7 @@ class Replay:
         recorded = self.journal.calls.get((space_of(kind), key))
         self._order += 1
         call = Call(kind, key, args, args_hash, spec, type_, self._order, self.loop.create_future(), recorded)
+        self.unsettled.add(call)
         if recorded is None:
             self._ahead = True
         else:

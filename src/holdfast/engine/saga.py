@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from holdfast.engine import history as h
-from holdfast.engine.replay import Call
+from holdfast.engine.mistakes import unread
+from holdfast.engine.replay import Call, Replay
 
 HAPPENED = (h.STEP_COMPLETED, h.TRANSACTION_COMMITTED, h.EFFECT_SUCCEEDED, h.CHILD_COMPLETED)
 
@@ -22,6 +23,28 @@ def owed(call: Call) -> bool:
 def unsettled(call: Call) -> bool:
     """Started, and nobody knows yet how it ended: it stands in the way of undoing what started before it."""
     return not call.outcome and call.kind in ("effect", "child", "step", "transaction") and call.state is not None
+
+
+def refuses_restart(replay: Replay) -> str | None:
+    """What an epoch must not leave behind: work under way, and steps that may have to be undone. Timers and waits for
+    signals may go; a signal that nobody has taken stays for the next epoch."""
+    open_ = [call for call in replay.unsettled if call.kind in ("effect", "child", "step", "transaction")]
+    if open_:
+        named = ", ".join(f"{call.kind} {call.key!r}" for call in sorted(open_, key=lambda call: call.order)[:5])
+        more = f" and {len(open_) - 5} more" if len(open_) > 5 else ""
+        return f"{named}{more} has no result yet: await everything first"
+    unheard = next((call for call in replay.failed if unread(call.future)), None)
+    if unheard is not None:
+        return f"the failure of {unheard.kind} {unheard.key!r} was never awaited: await it, or catch what it raises"
+    owing = [call for call in replay.compensable if owed(call) and replay.journal.owes(call.recorded)]
+    if owing:
+        named = ", ".join(f"{call.kind} {call.key!r}" for call in owing[:5])
+        more = f" and {len(owing) - 5} more" if len(owing) > 5 else ""
+        return (
+            f"{named}{more} may have to be undone if the instance fails, and the next epoch would not know: let a "
+            "child do what has compensations"
+        )
+    return None
 
 
 def undo_order(calls: Iterable[Call]) -> list[Call]:

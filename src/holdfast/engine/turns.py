@@ -75,6 +75,7 @@ class Change(NamedTuple):
     current_state: str | None
     completed_at: int | None
     definition_version: int | None = None  # another one from here on: the instance was migrated
+    epoch_seq: int | None = None  # the row of this turn with which the next epoch begins: the instance restarts
 
 
 class EffectRow(NamedTuple):

@@ -75,7 +75,9 @@ class Claimed(NamedTuple):
     trace_id: str | None
     created_at: int
     created_by: str | None
-    history: list[PastRow]  # of code the whole, of a chart the last row
+    epoch: int
+    epoch_seq: int
+    history: list[PastRow]  # of code its epoch, of a chart the last row
     events: list[PendingEvent]  # of signals the first of each name, everything else whole
     tasks: Sequence[OpenTask] = ()
 
@@ -90,7 +92,7 @@ def claimed_at_birth(born: NewInstance) -> Claimed:
     return Claimed(
         born.tenant_id, born.id, born.kind, born.definition_key, born.definition_version, "running", born.input, None,
         1, 1, 0, born.parent_id, born.parent_step, born.trace_id, born.created_at,
-        born.created_by, [], [],
+        born.created_by, 0, 0, [], [],
     )  # fmt: skip
 
 

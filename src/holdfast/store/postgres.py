@@ -461,13 +461,16 @@ class PostgresStore:
         again = [row for row in rows if row[8] > 1]  # fence 1: claimed for the first time, so nothing to read
         past: dict[bytes, list[PastRow]] = {}
         tasks: dict[bytes, list[OpenTask]] = {}
-        # Code is replayed against its whole history; a chart has its snapshot and needs the head and the open tasks.
+        # Code is replayed against its epoch's history; a chart has its snapshot and needs the head and the open tasks.
         for name, part in (
             ("read_histories", [row for row in again if row[2] == "code"]),
             ("read_heads", [row for row in again if row[2] != "code"]),
         ):
             if part:
-                found = await self.fetch(name, tenants=[r[0] for r in part], instances=[r[1] for r in part])
+                found = await self.fetch(
+                    name, tenants=[r[0] for r in part], instances=[r[1] for r in part],
+                    epoch_seqs=[r[17] for r in part],
+                )  # fmt: skip
                 for instance_id, *row in found:
                     past.setdefault(instance_id, []).append(PastRow(*row))
                 if name == "read_heads":

@@ -567,10 +567,12 @@ class SqliteStore:
         key = (row[0], row[1])
         tasks: list[OpenTask] = []
         if row[8] > 1:  # fence 1: claimed for the first time, so nothing to read
-            # Code is replayed against its whole history; a chart has its snapshot and needs the head and open tasks.
-            name = "read_history_of" if row[2] == "code" else "read_head_of"
-            past = [PastRow(*r) for r in connection.execute(statement(name, "sqlite").sql, key)]
-            if row[2] != "code":
+            # Code is replayed against its epoch's history; a chart has its snapshot and needs the head and open tasks.
+            if row[2] == "code":
+                history = statement("read_history_of", "sqlite").sql
+                past = [PastRow(*r) for r in connection.execute(history, (*key, row[17]))]
+            else:
+                past = [PastRow(*r) for r in connection.execute(statement("read_head_of", "sqlite").sql, key)]
                 tasks = [OpenTask(*r) for r in connection.execute(statement("read_open_tasks_of", "sqlite").sql, key)]
         if row[10] > 0:
             events = _events(connection, key, names=NAMES_READ if row[2] == "code" else ALL_NAMES)

@@ -288,7 +288,7 @@ def standing_words(call: Call) -> dict[str, Any]:
 
 def _row(ex: UnderClaim, call: Call, state: str, **fields: Any) -> None:
     standing: EffectStanding = call.state
-    id_ = ids.effect_id(ex.tenant_id, ex.id, call.key)
+    id_ = ids.effect_id(ex.tenant_id, ex.id, call.key, ex.epoch)
     settled = state in ("succeeded", "failed", "resolved")
     ex.beyond_history()
     ex.effect_rows[id_] = EffectRow(

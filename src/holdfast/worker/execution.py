@@ -44,6 +44,7 @@ ENTRIES_OF_TURN = 100  # once there are as many, no more is answered in the same
 class Execution(UnderClaim):
     def __init__(self, worker: Worker, claimed: Claimed, definition: Definition) -> None:
         super().__init__(worker, claimed, definition)
+        self.restarted = False  # its last turn is decided
         self.more = False  # answers did not fit into the turn
         self.listening: dict[str, dict[str, Call]] = {}  # open waits for a signal: by its name, then by their own key
         self.read_journal(claimed.history)
@@ -52,10 +53,14 @@ class Execution(UnderClaim):
         claimed, worker = self.claimed, self.worker
         self.replay = Replay(read(past))
         self.paused = self.replay.journal.pause
+        restart = self.replay.journal.restart
+        assert self.epoch == (restart.epoch if restart is not None else 0), "its row and its history tell of two epochs"
+        self.given = claimed.input if restart is None else bytes(restart.input)
         self.context = Context(
             self.replay, tenant_id=claimed.tenant_id, instance_id=ids.instance_word(claimed.id),
             workflow=claimed.definition_key, version=claimed.definition_version, clock=worker.now,
-            entropy=worker.entropy, payload_limit=worker.payload_limit, log=self.say,
+            entropy=worker.entropy, payload_limit=worker.payload_limit, log=self.say, epoch=self.epoch,
+            input_of=lambda given: self.definition.encode_input(given, worker.payload_limit),
         )  # fmt: skip
 
     def say(self, level: str, event: str, fields: dict[str, Any]) -> None:
@@ -103,7 +108,7 @@ class Execution(UnderClaim):
     def go(self) -> None:
         """Replay what is on record, and go on from there."""
         try:
-            given = self.definition.decode_input(self.claimed.input)
+            given = self.definition.decode_input(self.given)
         except HoldfastError as error:
             if not self.claimed.history:
                 self.end("failed", error)
@@ -124,6 +129,9 @@ class Execution(UnderClaim):
     def decide(self) -> None:
         """Answer whatever can be answered now, then commit what this caused or start what needs no commit."""
         replay = self.replay
+        if self.restarted:  # the claim was to end with the epoch, and an event kept it
+            self.worker.let_go(self)
+            return
         self.more = False
         while True:
             if self.events:
@@ -136,6 +144,9 @@ class Execution(UnderClaim):
                 break
             if replay.difference is not None:
                 self._park()
+                return
+            if self.undo is None and replay.restart is not None:
+                self._restart(replay.restart)
                 return
             if self.undo is None and replay.done:
                 error = replay.outcome()[1]
@@ -243,7 +254,7 @@ class Execution(UnderClaim):
         except HoldfastError as error:
             self.answer(call, h.CHILD_FAILED, {"error": error_payload(error), "status": "failed"})
             return False
-        child = ids.child_id(self.tenant_id, self.id, call.key)
+        child = ids.child_id(self.tenant_id, self.id, call.key, self.epoch)
         words = {"child_id": ids.instance_word(child), "workflow": definition.key, "version": definition.version}
         self.record(h.CHILD_STARTED, call.key, args_head(call) + b"," + codec.encode(words)[1:])
         now = self.worker.now()
@@ -486,6 +497,18 @@ class Execution(UnderClaim):
         self.submit(status="waiting", waiting_on=difference)
         trace = {} if error is None else {"exception": traceback_text(error, source_line)}
         self.worker.note(self, "parked", "error", on=difference, **trace)
+
+    def _restart(self, given: bytes) -> None:
+        """The last turn of an epoch. Whoever claims the instance next begins with this turn's last entry."""
+        self.restarted = True
+        self.replay.close()
+        words = codec.encode({"epoch": self.epoch + 1, "input_hash": codec.digest(given)})
+        self.record(
+            h.INSTANCE_RESTARTED, self.claimed.definition_key, words[:-1] + b',"input":' + given + b"}"
+        )  # fmt: skip
+        self.submit(status="waiting", waiting_on="its next epoch", run_at=self.worker.now(), restart=True)
+        if self.worker.verbose:
+            self.worker.note(self, "instance_restarted", epoch=self.epoch + 1)
 
     def _finish(self) -> None:
         value, error = self.replay.outcome()

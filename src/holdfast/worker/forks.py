@@ -32,7 +32,8 @@ async def _read(ex: Execution, event: PendingEvent) -> None:
     while not ex.abandoned:
         try:
             found = await ex.worker.store.fetch(
-                "read_history", tenant_id=ex.tenant_id, instance_id=ids.parse("ins", words["from"]), after=0,
+                "read_history", tenant_id=ex.tenant_id, instance_id=ids.parse("ins", words["from"]),
+                after=max(words.get("epoch_seq", 0) - 1, 0),
                 limit=1_000_000_000,
             )  # fmt: skip
         except Exception as error:

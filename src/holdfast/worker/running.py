@@ -66,7 +66,7 @@ def start(worker: Worker, ex: UnderClaim, call: Call) -> None:
         transactions.start(worker, ex, call)
     elif call.state.next == "lookup":
         signature = signature_of(spec.lookup)
-        args = () if signature.info else (ids.idempotency_key(ids.effect_id(ex.tenant_id, ex.id, call.key)),)
+        args = () if signature.info else (ids.idempotency_key(ids.effect_id(ex.tenant_id, ex.id, call.key, ex.epoch)),)
         _start_call(worker, ex, call, spec.lookup, args, signature, spec.policy.timeout)
     elif worker.now() >= call.state.not_after:
         late = NotApplied("found late before it began, so it was not sent")
@@ -211,7 +211,7 @@ def step_info(ex: UnderClaim, call: Call) -> StepInfo:
         step=call.key,
         attempt=ex.undo.attempt if undoing and ex.undo is not None else call.state.attempt,
         idempotency_key=ids.idempotency_key(
-            ids.effect_id(ex.tenant_id, ex.id, ("undo:" if undoing else "") + call.key)
+            ids.effect_id(ex.tenant_id, ex.id, ("undo:" if undoing else "") + call.key, ex.epoch)
         ),
         not_after=call.state.not_after / 1_000_000 if call.kind == "effect" and not undoing else None,
         input=getattr(spec, "input", None),

@@ -51,6 +51,7 @@ class UnderClaim:
         self.tenant_id = claimed.tenant_id
         self.id = claimed.id
         self.fence = claimed.fence
+        self.epoch = claimed.epoch
         self.worker_id = worker.id  # the incarnation that claimed it; the worker itself may be a later one by now
         self.woken = claimed.woken
         self.events = Inbox(claimed.events, by_name=claimed.kind == "code")
@@ -182,9 +183,10 @@ class UnderClaim:
         self, status: str = "", *, waiting_on: str | None = None, run_at: int | None = None, release: bool = True,
         woken: int | None = None, result: bytes | None = None, last_error: bytes | None = None,
         compensation: str | None = None, snapshot: bytes | None = None, current_state: str | None = None,
-        completed_at: int | None = None, definition_version: int | None = None,
+        completed_at: int | None = None, definition_version: int | None = None, restart: bool = False,
     ) -> None:  # fmt: skip
-        """Send the turn on its way. Without a status the instance's own row stays as it is."""
+        """Send the turn on its way. Without a status the instance's own row stays as it is. `restart`: the last entry
+        begins the next epoch."""
         turn = self.seal_turn(self.entries)
         last = turn.history[-1]
         self.seq, self.hash = last[2], last[9]
@@ -192,7 +194,7 @@ class UnderClaim:
             turn.change = Change(
                 self.tenant_id, self.id, self.fence, status, waiting_on, run_at, release,
                 self.woken if woken is None else woken, self.seq, self.hash, result, last_error, compensation,
-                snapshot, current_state, completed_at, definition_version,
+                snapshot, current_state, completed_at, definition_version, self.seq if restart else None,
             )  # fmt: skip
         self._begin_turn()
         self.committing = True
@@ -332,6 +334,8 @@ class UnderClaim:
                 self.worker.note(self, "waiting", on=self._change.waiting_on)
             self.close()
             self.worker.handed_back(self, self._change if self._change.completed_at is not None else None)
+            if self._change.run_at is not None and self._change.run_at <= self.worker.now():
+                self.worker.more_work()
             return
         ready, self._ready = self._ready, []
         for call in ready:

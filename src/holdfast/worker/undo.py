@@ -85,7 +85,7 @@ def _close_body(ex: Execution) -> None:
             ex.sends.append(
                 NewEvent(
                     ex.tenant_id,
-                    ids.child_id(ex.tenant_id, ex.id, call.key),
+                    ids.child_id(ex.tenant_id, ex.id, call.key, ex.epoch),
                     f"cancel:{ex.id.hex()}",
                     "cancel",
                     "",

@@ -686,9 +686,10 @@ class Worker:
                 payload, outcome = codec.encode(repr(value)[:2000]), "returned"
         else:
             payload, outcome = codec.encode(error_payload(error)), "raised"
+        effect_id = ids.effect_id(execution.tenant_id, execution.id, call.key, execution.epoch)
         row = {
             "tenant_id": execution.tenant_id, "id": uuid4().bytes, "instance_id": execution.id,
-            "effect_id": ids.effect_id(execution.tenant_id, execution.id, call.key), "fence": execution.fence,
+            "effect_id": effect_id, "fence": execution.fence,
             "worker_id": execution.worker_id, "attempt": attempt, "observed_at": self.now(), "outcome": outcome,
             "payload": payload,
         }  # fmt: skip

@@ -1,6 +1,9 @@
 -- name: read_to_fork
-select kind, definition_key, definition_version, status, queue, input, trace_id from holdfast.instances
+select kind, definition_key, definition_version, status, queue, input, trace_id, epoch_seq from holdfast.instances
 where tenant_id = :tenant_id and id = :id
+
+-- name: read_epoch
+select epoch, epoch_seq from holdfast.instances where tenant_id = :tenant_id and id = :id
 
 -- name: count_lifting_events
 -- Words in line that end a standstill: whoever is told "it stands still" would be told wrong.

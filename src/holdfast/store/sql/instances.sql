@@ -1,13 +1,13 @@
 -- part: instance_columns
 id, kind, definition_key, definition_version, business_key, status, waiting_on, queue, attempts, input,
   result, last_error, compensation, parent_id, parent_step, seq, current_state, created_at, started_at, completed_at,
-  run_at, locked_by, woken, trace_id, created_by
+  run_at, locked_by, woken, trace_id, created_by, epoch
 
 -- part: instance_listed
 id, kind, definition_key, definition_version, business_key, status, waiting_on, queue, attempts,
   case when length(input) <= :most then input end as input, case when length(result) <= :most then result end as result,
   case when length(last_error) <= :most then last_error end as last_error, compensation, parent_id, parent_step, seq,
-  current_state, created_at, started_at, completed_at, run_at, locked_by, woken, trace_id, created_by,
+  current_state, created_at, started_at, completed_at, run_at, locked_by, woken, trace_id, created_by, epoch,
   case when length(input) > :most then 'input ' else '' end
     || case when length(result) > :most then 'result ' else '' end
     || case when length(last_error) > :most then 'last_error ' else '' end as left_out
@@ -98,7 +98,7 @@ where tenant_id = :tenant_id and instance_id = :instance_id and seq > :after ord
 select seq, type, name, at, hash, length(payload) as bytes,
   case when cast(:types as text) like '% ' || type || ' %' then payload when length(payload) >= 0 then :instead end
 from holdfast.history
-where tenant_id = :tenant_id and instance_id = :instance_id order by seq limit :limit
+where tenant_id = :tenant_id and instance_id = :instance_id and seq >= :since order by seq limit :limit
 
 -- part: history_columns
 seq, type, name, fence, at, payload, salt, hash, payload_hash

@@ -43,12 +43,14 @@ update holdfast.instances i set
 from picked p cross join me
 where i.tenant_id = p.tenant_id and i.id = p.id
 returning i.tenant_id, i.id, i.kind, i.definition_key, i.definition_version, i.status, i.input, i.snapshot,
-  i.fence, i.attempts, i.woken, i.parent_id, i.parent_step, i.trace_id, i.created_at, i.created_by
+  i.fence, i.attempts, i.woken, i.parent_id, i.parent_step, i.trace_id, i.created_at, i.created_by,
+  i.epoch, i.epoch_seq
 
 -- name: read_histories
+-- From the row on with which the epoch began: what was before is not replayed.
 select h.instance_id, h.seq, h.type, h.name, h.payload, h.hash, h.at
-from unnest(:tenants::text[], :instances::bytea[]) as i(tenant_id, id)
-join holdfast.history h on h.tenant_id = i.tenant_id and h.instance_id = i.id
+from unnest(:tenants::text[], :instances::bytea[], :epoch_seqs::bigint[]) as i(tenant_id, id, epoch_seq)
+join holdfast.history h on h.tenant_id = i.tenant_id and h.instance_id = i.id and h.seq >= i.epoch_seq
 order by h.instance_id, h.seq
 
 -- name: read_heads

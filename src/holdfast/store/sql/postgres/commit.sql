@@ -73,13 +73,15 @@ changed as (
     snapshot = coalesce(c.snapshot, i.snapshot),
     current_state = coalesce(c.current_state, i.current_state),
     completed_at = c.completed_at,
-    definition_version = coalesce(c.definition_version, i.definition_version)
+    definition_version = coalesce(c.definition_version, i.definition_version),
+    epoch = i.epoch + (c.epoch_seq is not null)::integer,
+    epoch_seq = coalesce(c.epoch_seq, i.epoch_seq)
   from unnest(:change_1::text::text[], :change_2::text::bytea[], :change_3::text::bigint[], :change_4::text::text[], :change_5::text::text[],
               :change_6::text::bigint[], :change_7::text::boolean[], :change_8::text::bigint[], :change_9::text::bigint[], :change_10::text::bytea[],
               :change_11::text::bytea[], :change_12::text::bytea[], :change_13::text::text[], :change_14::text::bytea[], :change_15::text::text[],
-              :change_16::text::bigint[], :change_17::text::integer[])
+              :change_16::text::bigint[], :change_17::text::integer[], :change_18::text::bigint[])
     as c(tenant_id, id, fence, status, waiting_on, run_at, release, woken, seq, hash, result, last_error,
-         compensation, snapshot, current_state, completed_at, definition_version)
+         compensation, snapshot, current_state, completed_at, definition_version, epoch_seq)
   join won on won.tenant_id = c.tenant_id and won.instance_id = c.id
   where i.tenant_id = c.tenant_id and i.id = c.id and i.fence = c.fence
   returning i.id, (c.release and i.locked_by is not null) as kept

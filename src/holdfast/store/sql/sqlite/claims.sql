@@ -19,11 +19,11 @@ where (tenant_id, id) in (
   order by run_at limit :limit
 )
 returning tenant_id, id, kind, definition_key, definition_version, status, input, snapshot,
-  fence, attempts, woken, parent_id, parent_step, trace_id, created_at, created_by
+  fence, attempts, woken, parent_id, parent_step, trace_id, created_at, created_by, epoch, epoch_seq
 
 -- name: read_history_of
 select seq, type, name, payload, hash, at from holdfast.history
-where tenant_id = :tenant_id and instance_id = :instance_id order by seq
+where tenant_id = :tenant_id and instance_id = :instance_id and seq >= :epoch_seq order by seq
 
 -- name: read_head_of
 select seq, type, name, payload, hash, at from holdfast.history

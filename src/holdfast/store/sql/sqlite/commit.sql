@@ -12,7 +12,7 @@ insert into holdfast.history (tenant_id, instance_id, seq, type, name, fence, at
 
 -- name: commit_changes
 with c(tenant_id, id, fence, status, waiting_on, run_at, release, woken, seq, hash, result, last_error,
-       compensation, snapshot, current_state, completed_at, definition_version) as (values {rows})
+       compensation, snapshot, current_state, completed_at, definition_version, epoch_seq) as (values {rows})
 update holdfast.instances as i set
   status = case when not c.release or i.woken <= c.woken then c.status else i.status end,
   waiting_on = case when not c.release or i.woken <= c.woken then c.waiting_on else i.waiting_on end,
@@ -27,7 +27,9 @@ update holdfast.instances as i set
   snapshot = coalesce(c.snapshot, i.snapshot),
   current_state = coalesce(c.current_state, i.current_state),
   completed_at = c.completed_at,
-  definition_version = coalesce(c.definition_version, i.definition_version)
+  definition_version = coalesce(c.definition_version, i.definition_version),
+  epoch = i.epoch + (c.epoch_seq is not null),
+  epoch_seq = coalesce(c.epoch_seq, i.epoch_seq)
 from c
 where i.tenant_id = c.tenant_id and i.id = c.id and i.fence = c.fence
 returning id, locked_by is not null
