@@ -17,8 +17,9 @@ SCRIPT = Path(__file__).with_name("docs.js").read_bytes()
 # With `no-referrer` a browser sends `Origin: null` with the form of our own page, as it does for a stranger's.
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
 }  # fmt: skip
 USED = "this login link was used, or is too old: ask for a new one"
 ELSEWHERE = "this form was sent by another site"

@@ -39,7 +39,8 @@ LINK = "<code>holdfast dev</code> prints a link that logs a browser in, a new on
 def page(title: str, body: str) -> str:
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<link rel="icon" href="data:,"><style>{STYLE}</style></head>'
         f"<body>{body}</body></html>"
     )
 
