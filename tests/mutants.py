@@ -33,6 +33,8 @@ CRASH = "tests/crash/test_crash_anywhere.py"
 BIRTH = "tests/flows/test_claimed_from_birth.py"
 CONTROL = "tests/flows/test_control.py -k sqlite"
 MUTANTS = [
+    Mutant("a start joins Django's connection outside a transaction", "app/joining.py",
+           "if not connection.in_atomic_block:", "if False:", "tests/test_web_frameworks.py -k sqlite_is_refused"),
     Mutant("an error may be of any size", "engine/stacks.py",
            "while causes and _size(found, stack, causes) > ERROR_BYTES:", "while False:",
            "tests/engine/test_stacks.py"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -106,3 +107,76 @@ def test_a_fastapi_service_starts_waits_answers_with_views_and_ends(url: str, tm
         described = client.get("/openapi.json").json()["paths"]["/refunds/{id}"]["get"]["responses"]["200"]
         fields = described["content"]["application/json"]["schema"]["properties"]
         assert fields["created_at"] == {"type": "string", "format": "date-time"}
+
+
+# -- Django
+
+DJANGO = ROOT / "examples" / "django_project"
+PLACED_ON_SQLITE = """
+import django
+from django.conf import settings
+settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "django.db"}})
+django.setup()
+from django.db import connection, transaction
+from holdfast import ConnectionRefused, Context, Holdfast
+hf = Holdfast("sqlite:///holdfast.db")
+@hf.workflow("fulfil")
+async def fulfil(ctx: Context, reference: str) -> None: ...
+try:
+    with transaction.atomic():
+        hf.sync.start("fulfil", "o-1", connection=connection)
+except ConnectionRefused as error:
+    print(error)
+try:
+    hf.sync.start("fulfil", "o-1", connection=connection)
+except ConnectionRefused as error:
+    print(error)
+with transaction.atomic():
+    transaction.on_commit(lambda: hf.sync.start("fulfil", "o-1", business_key="o-1"))
+print(len(hf.sync.instances()))
+"""
+
+
+def python(*words: str, url: str, cwd: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, *words], cwd=cwd, env=environment(url), capture_output=True, text=True, timeout=SECONDS
+    )
+    assert done.returncode == 0, done.stderr
+    assert "was destroyed" not in done.stderr
+    return done.stdout
+
+
+def test_a_django_project_starts_in_its_own_transaction(postgres_url: str, tmp_path: Path) -> None:
+    manage = str(DJANGO / "manage.py")
+    python(manage, "migrate", "--verbosity", "0", url=postgres_url, cwd=tmp_path)
+    python("-m", "holdfast.cli.main", "migrate", url=postgres_url, cwd=tmp_path)
+    served = (manage, "runserver", "--noreload", "127.0.0.1:0")
+    works = (manage, "holdfast_worker", "--log-format", "json")
+    with (
+        running(tmp_path / "web", *served, url=postgres_url, cwd=tmp_path, says=r"server at (http://\S+)") as said,
+        running(tmp_path / "worker", *works, url=postgres_url, cwd=tmp_path, says="worker_started"),
+        httpx.Client(base_url=said[1], timeout=SECONDS) as client,
+    ):
+        order = {"reference": "o-1", "amount_minor": 4200}
+        declined = client.post("/orders", json={**order, "card": "declined"})
+        assert declined.status_code == 402
+        assert client.get("/orders/o-1").status_code == 404
+        placed = client.post("/orders", json=order)
+        assert placed.status_code == 201
+        assert client.post("/orders", json=order).status_code == 409
+        assert client.post("/orders/o-1/approve", params={"by": "ann"}).json() == {"new": True}
+        shown = until(lambda: client.get("/orders/o-1").json(), lambda found: found["status"] == "paid")
+        workflow = until(lambda: client.get("/orders/o-1").json()["workflow"], lambda one: one["status"] == "completed")
+        assert workflow["id"] == shown["workflow"]["id"] == placed.json()["instance"]
+        assert workflow["result"].startswith("o-1-") and workflow["completed_at"].endswith("Z")
+    listed = python("-m", "holdfast.cli.main", "instances", "list", "-o", "json", url=postgres_url, cwd=tmp_path)
+    assert [one["business_key"] for one in json.loads(listed)] == ["o-1"]  # of the declined one nothing is left
+
+
+def test_a_django_project_on_sqlite_is_refused_in_its_transaction_and_may_start_after_it(tmp_path: Path) -> None:
+    inside, without, count = python(
+        "-c", PLACED_ON_SQLITE, url="sqlite:///unused.db", cwd=tmp_path
+    ).splitlines()  # fmt: skip
+    assert "two SQLite libraries" in inside
+    assert "with transaction.atomic()" in without
+    assert count == "1"

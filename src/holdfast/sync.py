@@ -14,6 +14,7 @@ from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
+from holdfast.app.joining import of_driver
 from holdfast.engine.errors import HoldfastError
 from holdfast.store import inherited
 
@@ -87,6 +88,8 @@ class SyncTenant:
         self._tenant = tenant
 
     def start(self, workflow: str, input: Any = None, **options: Any) -> SyncHandle:
+        if options.get("connection") is not None:
+            options["connection"] = of_driver(options["connection"])
         return SyncHandle(self._sync, self._sync.run(self._tenant.start(workflow, input, **options)))
 
     def start_many(self, workflow: str, inputs: Iterable[Any], **options: Any) -> list[SyncHandle]:

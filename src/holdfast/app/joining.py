@@ -36,8 +36,19 @@ async def start_on(service: Service, born: NewInstance, connection: Any) -> byte
     return bytes(id_)
 
 
+def of_driver(connection: Any) -> Any:
+    """The driver's own connection where Django's wrapper is given. Django has one for each thread, so this is asked in
+    the thread of the caller."""
+    if "django" not in {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}:
+        return connection
+    if not connection.in_atomic_block:
+        raise ConnectionRefused(f"{NO_TRANSACTION}; in Django, `with transaction.atomic():`")
+    return connection.connection
+
+
 def runner(service: Service, connection: Any) -> Any:
     """A function that runs one of our statements on the caller's connection, whatever library it is from."""
+    connection = of_driver(connection)
     # The classes it is made of, so that an author's own subclass counts as what it is.
     libraries = [kind.__module__.partition(".")[0] for kind in type(connection).__mro__]
     if {"sqlite3", "_sqlite3", "pysqlite3"} & set(libraries):
