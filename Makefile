@@ -11,16 +11,36 @@ READY   := .venv/.ready
 SHELL   := bash -o pipefail
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench mutants crashes faults fuzz-api xstate lock clean
+.PHONY: help run test test-newest check bench mutants crashes faults fuzz-api xstate lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' Makefile
 
 run: $(RUNS) ## start Holdfast with the example expense claim, which waits for you
 	$(BIN)/holdfast dev --app examples.expenses:hf $(ARGS)
 
 test: $(READY) ## run all tests, on SQLite and on a private PostgreSQL
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+# Engine, flows and a few tests of the store, on SQLite and PostgreSQL: what a new interpreter would break first.
+PART = tests/engine tests/flows tests/store/test_commit.py tests/store/test_claims.py -k "not postgres or (store and claims)"
+
+test-newest: ## run a part of the tests on the newest Python on this machine, if there is a newer one
+	@newest=$$($(PYTHON) tests/newest_python.py); \
+	if [ -z "$$newest" ]; then echo "test-newest: no Python newer than $(PYTHON) is here; nothing was run"; exit 0; fi; \
+	echo "test-newest: $$newest"; \
+	[ "$$(cat .venv-newest/.of 2>/dev/null)" = "$$newest" ] || rm -rf .venv-newest; \
+	$(MAKE) --no-print-directory NEWEST="$$newest" .venv-newest/.ready && \
+	.venv-newest/bin/python -m pytest -q -n $(WORKERS) --dist worksteal $(PART) $(ARGS)
+
+.venv-newest/.ready: requirements/dev.txt requirements/build.txt pyproject.toml hatch_build.py
+	@echo "setting up .venv-newest, once for each interpreter"
+	@$(NEWEST) -m venv .venv-newest && echo "$(NEWEST)" > .venv-newest/.of
+	@$(call LOCKED,requirements/dev.txt requirements/build.txt)
+	@$(INSTALL) --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+.venv-newest/.ready: BIN := .venv-newest/bin
 
 check: $(READY) ## lint, format, types, and the arrows between the rooms
 	$(BIN)/ruff check .
@@ -79,5 +99,5 @@ lock: ## compile requirements/*.txt again; ARGS=--upgrade moves every pin
 	printf 'hatchling\neditables\n' | $(COMPILE) - -c requirements/dev.txt -o requirements/build.txt
 
 clean: ## remove everything that can be made again
-	rm -rf .venv .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .holdfast
+	rm -rf .venv .venv-lock .venv-newest build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .holdfast
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
