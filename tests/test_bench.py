@@ -124,3 +124,15 @@ def test_a_peer_that_cannot_be_installed_is_named_in_the_table(
     good = [{"figures": {"workflows/s": 300.0}, "void": ""}]
     rows = compare.make_rows({("C", "sqlite", "raw"): good, ("C", "sqlite", "holdfast"): good}, {"dbos": why})
     assert why in compare.markdown(rows)
+
+
+@pytest.mark.timeout(300)
+def test_growth_is_measured_beside_a_filled_database(tmp_path: Path) -> None:
+    arguments = ["--database", "sqlite", "--history", "30", "--rounds", "1", "--n", "10"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "bench.growth", *arguments],
+        cwd=SCRIPT.parent.parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    rows = [line.split("|")[1].strip() for line in ended.stdout.splitlines()[2:]]
+    assert rows == ["empty", "30 finished, never analyzed", "30 finished, analyzed"]

@@ -10,6 +10,3 @@ select tenant_id, id, s, case s when 1 then 'INSTANCE_STARTED' when 7 then 'INST
        'step#' || s, 1, created_at + s, '{"args":["a000123",2],"result":23}', decode(md5(s::text), 'hex'),
        decode(md5('a' || s) || md5('b' || s), 'hex')
 from holdfast.instances, generate_series(1, 7) s;
-vacuum analyze holdfast.instances;
-vacuum analyze holdfast.history;
-checkpoint; -- what the seeding left to write must not be written during the measurement
