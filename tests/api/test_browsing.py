@@ -116,6 +116,19 @@ async def test_a_name_on_a_plain_network_works_too(dev: Dev, page: Page) -> None
     assert "Logged in as dev" in await page.inner_text("body")
 
 
+async def test_behind_a_proxy_the_public_address_is_ours_and_the_cookie_is_for_https_only(dev: Dev) -> None:
+    inside = Api(dev.house.serve(env={"HOLDFAST_PUBLIC_URL": "https://pay.test"}), None)
+    word = (await dev.new_link()).partition("key=")[2]
+
+    def press(origin: str) -> tuple[int, str]:
+        answer = inside.client.post("/login", data={"key": word}, headers={"Origin": origin, "Host": "inside:8700"})
+        return answer.status_code, answer.headers.get("set-cookie", "")
+
+    assert press("https://evil.test") == press("http://pay.test") == press("null") == (403, "")
+    status, cookie = press("https://pay.test")
+    assert status == 303 and cookie.partition("; ")[2] == "Path=/; HttpOnly; SameSite=Strict; Max-Age=43200; Secure"
+
+
 async def test_who_logs_out_is_out(dev: Dev, logged_in: Page) -> None:
     [cookie] = await logged_in.context.cookies()
     await logged_in.get_by_role("button", name="Log out").click()
