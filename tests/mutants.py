@@ -470,6 +470,9 @@ MUTANTS = [
            "actor=order.actor, again=False)", "actor=order.actor)", "tests/cli/test_instances.py -k sqlite"),
     Mutant("a dead letter is replayed twice", "app/dead_letters.py",
            "    if view.resolution is not None:", "    if False:", "tests/cli/test_dead_letters.py -k sqlite"),
+    Mutant("an effect happened without the result it needs", "app/effects.py",
+           'if resolution == "happened" and result is None and view.expected is not None', 'if False and view.expected',
+           "tests/flows/test_expected_results.py -k sqlite"),
 ]  # fmt: skip
 
 

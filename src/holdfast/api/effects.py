@@ -22,7 +22,7 @@ ONE: dict[str, Any] = {
     "worker": "wrk_0192f0a1b2c37d4e8f90a1b2c3d4e5f6", "first_started_at": "2026-11-16T10:00:02Z",
     "started_at": "2026-11-16T10:00:02Z", "not_after": "2026-11-16T10:00:17Z", "opens_at": "2026-11-16T10:00:47Z",
     "settled_at": None, "receipt": None, "error": {"type": "TimeoutError"}, "resolution": None, "resolved_by": None,
-    "reason": None, "observations": [], "left_out": [],
+    "reason": None, "expected": {"type": "object", "required": ["id"]}, "observations": [], "left_out": [],
 }  # fmt: skip
 
 

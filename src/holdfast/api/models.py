@@ -425,6 +425,8 @@ class EffectOut(Said, frozen=True, kw_only=True):
     resolution: Resolution | None
     resolved_by: str | None
     reason: str | None
+    expected: Any = None
+    """While its outcome is unknown: the JSON Schema of the result that "happened" needs; null: any, or none."""
     observations: list[ObservationOut] = []
     left_out: list[str] = []
     """In lists: values of more than 16 KiB, which are null there."""

@@ -61,7 +61,7 @@ def effect(view: EffectView) -> EffectOut:
         first_started_at=view.first_started_at, started_at=view.started_at,
         not_after=view.not_after, opens_at=view.opens_at, settled_at=view.settled_at,
         receipt=view.receipt, error=view.error, resolution=view.resolution, resolved_by=view.resolved_by,  # type: ignore[arg-type]
-        reason=view.reason,
+        reason=view.reason, expected=view.expected,
         observations=[
             ObservationOut(
                 at=o.observed_at, worker=o.worker, attempt=o.attempt, outcome=o.outcome, payload=o.payload

@@ -12,9 +12,10 @@ from holdfast.app.instances import ANY_SIZE
 from holdfast.app.views import View
 from holdfast.engine import codec, ids
 from holdfast.engine.effects import may_choose
-from holdfast.engine.errors import BadInput, EffectNotFound, EffectNotOpen
+from holdfast.engine.errors import BadInput, EffectNotFound, EffectNotOpen, Misplaced
 from holdfast.engine.moments import Moment, micros, moment, when
 from holdfast.engine.retry import storable
+from holdfast.engine.schemas import misfits_of
 from holdfast.engine.turns import NewEvent
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ class EffectView(View, frozen=True, kw_only=True):
     resolution: str | None
     resolved_by: str | None
     reason: str | None
+    expected: Any = None
+    """While its outcome is unknown: the JSON Schema of the result that "happened" needs; None: any, or none."""
     observations: list[Observation] = msgspec.field(default_factory=list)
     left_out: list[str] = msgspec.field(default_factory=list)
 
@@ -68,6 +71,8 @@ class EffectView(View, frozen=True, kw_only=True):
 def _view(tenant_id: str, row: Sequence[Any], seen: list[Observation]) -> EffectView:
     (id_, instance, step, mode, state, attempt, key, request, fence, worker, first, started, not_after, opens, settled,
      receipt, error, resolution, by, reason, *left_out) = row  # fmt: skip
+    failure = None if error is None else codec.decode(error)
+    expected = failure.pop("expected", None) if isinstance(failure, dict) else None
     return EffectView(
         id=ids.effect_word(id_), tenant_id=tenant_id, instance_id=ids.instance_word(instance), step=step, mode=mode,
         state=state, attempt=attempt, idempotency_key=key,
@@ -75,7 +80,8 @@ def _view(tenant_id: str, row: Sequence[Any], seen: list[Observation]) -> Effect
         first_started_at=when(first), started_at=when(started), not_after=when(not_after), opens_at=when(opens),
         settled_at=moment(settled),
         receipt=None if receipt is None else codec.decode(receipt),
-        error=None if error is None else codec.decode(error), resolution=resolution, resolved_by=by, reason=reason,
+        error=failure, expected=expected if state == "outcome_unknown" else None, resolution=resolution,
+        resolved_by=by, reason=reason,
         observations=seen, left_out=left_out[0].split() if left_out else [],
     )  # fmt: skip
 
@@ -180,6 +186,12 @@ async def resolve(
         check(view)
     if view.state != "outcome_unknown":
         raise EffectNotOpen(f"effect {effect} is {view.state}: only an effect of unknown outcome can be resolved")
+    if resolution == "happened" and result is None and view.expected is not None and misfits_of(view.expected, None):
+        raise BadInput(
+            f"effect {effect} cannot have happened without a result: the workflow goes on with what its handler "
+            "returns; give what the provider answered with result=…, in the form that the effect shows as `expected`",
+            [Misplaced("/result", "expected what the handler returns")],
+        )
     over = _call_is_over(view)
     gone = over or await service.store.worker_gone(ids.parse("wrk", view.worker))
     opens = service.store.now() if over else micros(view.opens_at)

@@ -87,12 +87,14 @@ def resolve(
     """
     if result is not None and resolution != "happened":
         raise click.UsageError("--result goes with 'happened' only")
-    confirm(f"Record that {effect} {resolution.replace('-', ' ')}: {CONSEQUENCES[resolution]}?", yes)
+    then = "the workflow goes on without a result" if resolution == "happened" and not result else None
+    then = then or CONSEQUENCES[resolution]
+    confirm(f"Record that {effect} {resolution.replace('-', ' ')}: {then}?", yes)
     words: dict[str, Any] = {"actor": actor, "reason": reason, "result": read_json(result, "--result")}
     words |= {"accept_double": accept_double, "second_person": second_person}
     choice = resolution.replace("-", "_")
     place.ask(lambda hf: hf.tenant(tenant).effects.resolve(effect, choice, **words))
     if output == "table":
-        notice(f"recorded: {effect} {resolution.replace('-', ' ')}; {CONSEQUENCES[resolution]}")
+        notice(f"recorded: {effect} {resolution.replace('-', ' ')}; {then}")
     else:
         show_one({"effect_id": effect, "resolution": choice, "actor": actor}, output)

@@ -59,11 +59,15 @@ IN_PYTHON = ("hf.", "import the module")
 ARGUMENT = re.compile(r"\b([a-z]+(?:_[a-z]+)*)=(?:True|…)")
 
 
+def in_flags(text: str) -> str:
+    return ARGUMENT.sub(lambda found: "--" + found[1].replace("_", "-"), text)
+
+
 def _line(error: BaseException) -> str:
     words = str(error)
     if isinstance(error, HoldfastError) and error.code in ADVICE and any(part in words for part in IN_PYTHON):
         words = f"{error.fact}: {ADVICE[error.code]}"
-    words = ARGUMENT.sub(lambda found: "--" + found[1].replace("_", "-"), words)
+    words = in_flags(words)
     if not isinstance(error, HoldfastError):
         words = f"{type(error).__name__}: {words} (HOLDFAST_DEBUG=1 shows where)"
     return without_passwords(" ".join(words.split()))

@@ -18,6 +18,7 @@ from holdfast.engine.errors import NotJson, PayloadTooLarge
 PAYLOAD_LIMIT = 1 << 20
 UNLIMITED = 1 << 40
 DEPTH_LIMIT = 200
+SCHEMA_LIMIT = 16 * 1024  # of what is shown of a type
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _PLAIN = (str, int, float, type(None), msgspec.Raw)
 
@@ -139,6 +140,26 @@ def _unhook(kind: Any, value: Any) -> Any:
     if callable(validate):
         return validate(_plain.encode(value))
     raise msgspec.ValidationError(f"Expected `{getattr(kind, '__name__', kind)}`, got `{type(value).__name__}`")
+
+
+def schema_of(kind: Any) -> dict[str, Any] | None:
+    """The JSON Schema of what `decoder_for(kind)` takes, for people to read; None where it takes anything."""
+    if decoder_for(kind) is _decode:
+        return None
+    try:
+        found: dict[str, Any] = _schema(kind)
+        return found if len(_plain.encode(found)) <= SCHEMA_LIMIT else None
+    except Exception:  # an author's type that describes itself badly, or not at all
+        return None
+
+
+def _schema(kind: Any) -> Any:
+    described = getattr(kind, "model_json_schema", None)
+    return described() if callable(described) else msgspec.json.schema(kind, schema_hook=_schema_of_other)
+
+
+def _schema_of_other(kind: Any) -> Any:
+    return _schema(kind) if callable(getattr(kind, "model_json_schema", None)) else {}
 
 
 def digest(raw: bytes) -> str:

@@ -183,7 +183,7 @@ def ask_person(ex: UnderClaim, call: Call, reason: str, error: dict[str, Any]) -
     standing: EffectStanding = call.state
     standing.next, standing.reason, standing.unknown = "person", reason, True
     ex.record(h.EFFECT_UNKNOWN, call.key, codec.encode(standing_words(call) | {"reason": reason, "error": error}))
-    _row(ex, call, "outcome_unknown", last_error=_last(call, error), reason=reason)
+    _row(ex, call, "outcome_unknown", last_error=_last(call, error, codec.schema_of(call.type)), reason=reason)
     _wait(ex, call, None)
     ex.worker.note(ex, "effect_outcome_unknown", "error", step=call.key, reason=reason)
 
@@ -271,9 +271,11 @@ def _wait(ex: UnderClaim, call: Call, at: int | None) -> None:
         ex.waits += 1
 
 
-def _last(call: Call, error: dict[str, Any]) -> bytes:
-    """The error as the desk shows it, and whether every call came back: then none can act any more."""
-    return codec.encode(error | {"returned": call.state.returned and not call.state.escaped})
+def _last(call: Call, error: dict[str, Any], expected: dict[str, Any] | None = None) -> bytes:
+    """The error as the desk shows it, and whether every call came back: then none can act any more. `expected`: what
+    a person who knows that it happened must say, as a JSON Schema."""
+    shape = {} if expected is None else {"expected": expected}
+    return codec.encode(error | {"returned": call.state.returned and not call.state.escaped} | shape)
 
 
 def standing_words(call: Call) -> dict[str, Any]:
