@@ -68,7 +68,7 @@ TYPED: dict[str, list[Any]] = {
 }  # fmt: skip
 TRIES = 2000
 # These walk over all tenants, and their tenant_id is where they have come to; or they ask for no row at all.
-CURSORS = ("verify_instances", "next_head", "feed_horizon")
+CURSORS = ("verify_instances", "next_head", "feed_horizon", "summarize_history")
 
 
 def statements_of_a_tenant(dialect: Any) -> list[str]:

@@ -184,7 +184,7 @@ PLANS = {
     "claim": r"instances_due",
     "list_instances": r"instances_of_status",
     "list_instances_of_definition": r"instances_of_definition",
-    "list_instances_of_business_key": r"instances_of_business_key",
+    "list_instances_of_business_key": r"instances_business_key",
     "list_children": r"instances_of_parent",
     "list_inbox": r"tasks_inbox",
     "list_open_tasks": r"tasks_open",
@@ -193,8 +193,9 @@ PLANS = {
     "list_tasks_of_group": r"task_groups_inbox",
     "list_definitions_of_status": r"definitions_of_status",
     "list_audit_of_entity": r"audit_events_of_entity",
-    "find_business_key": r"instances(_of)?_business_key",
-    "unknown_effects": r"effects_unknown|effects_of_state",
+    "find_business_key": r"instances_business_key",
+    "unknown_effects": r"effects_unknown",
+    "effects_of_instance": r"effects_of_instance",
     "read_history": r"history_pkey|autoindex_holdfast_history",
 }
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 PAGE = 500
 SLACK = 120_000_000  # microseconds between a row's moment and the end of its transaction, at most
 BACK_MAX = 86_400_000_000  # how old a place may be from which somebody goes on
+SUMMARIZED_EVERY = SLACK // 2  # what is read in any case is longer than what no summary knows yet
 ROWS_MAX = 20_000  # of all tenants, that one look passes
 TOO_FAR = "Last-Event-ID is too old to go on from, or from another database: read the lists, then follow from now on"
 
@@ -91,6 +92,10 @@ class Feed:
             if horizon <= place.low:
                 return []
             place = Stretch(place.low, horizon, place.taken_at)
+        if not 0 <= now - self.service.summarized_at < SUMMARIZED_EVERY:
+            # PostgreSQL's own vacuum does it, too, where nobody has switched it off and when it comes round to it.
+            self.service.summarized_at = now
+            await self.service.store.fetch("summarize_history", tenant_id=self.tenant_id)
         rows = await self.service.store.fetch(
             "feed_between", tenant_id=self.tenant_id, low=place.low, high=place.high, limit=PAGE,
             since=max(place.taken_at - SLACK, place.at), after_at=place.at, after_id=place.id, after_seq=place.seq,

@@ -101,6 +101,7 @@ class Service:
         self.payload_limit = payload_limit
         self.backlog_limit = backlog_limit
         self._backlog: dict[str, tuple[float, int]] = {}
+        self.summarized_at = 0  # when the feed last brought the index of the newest history up to date
         self.committer = Committer(store, watch=watch)
         self.charts = Charts(store, registry)
         self.policies = Policies(store)

@@ -13,15 +13,17 @@ on conflict do nothing
 select {principal_columns} from holdfast.principals where tenant_id = :tenant_id and id = :id
 
 -- name: find_principal
-select {principal_columns} from holdfast.principals where tenant_id = :tenant_id and name = :name
+select {principal_columns} from holdfast.principals where tenant_id = :tenant_id and name = :name and tenant_id <> '#principals_name'
 
 -- name: find_subject
 select {principal_columns} from holdfast.principals
 where tenant_id = :tenant_id and issuer = :issuer and subject = :subject and subject is not null
+  and tenant_id <> '#principals_subject'
 
 -- name: list_principals
 select {principal_columns} from holdfast.principals
-where tenant_id = :tenant_id and name > :after order by name limit :limit
+where tenant_id = :tenant_id and name > :after and tenant_id <> '#principals_name'
+order by name limit :limit
 
 -- name: change_principal
 update holdfast.principals set roles = cast(:roles as text), groups = cast(:groups as text),
@@ -45,7 +47,8 @@ select {key_columns} from holdfast.api_keys where tenant_id = :tenant_id and id 
 -- name: list_api_keys
 -- Keys for programs; what browsers hold is a session and not listed.
 select {key_columns} from holdfast.api_keys
-where tenant_id = :tenant_id and id > :after and kind in ('live', 'test') order by id limit :limit
+where tenant_id = :tenant_id and id > :after and kind in ('live', 'test') and tenant_id <> '#api_keys_for_programs'
+order by id limit :limit
 
 -- name: end_api_key
 -- It ends now, or after a while in which a new one takes over; an end that is nearer stays.
@@ -67,7 +70,8 @@ update holdfast.api_keys set last_used_at = :now where tenant_id = :tenant_id an
 -- Whether anybody could get in at all. Counts no further than one.
 select count(*) from (
   select 1 from holdfast.api_keys
-  where kind in ('live', 'test') and revoked_at is null and (expires_at is null or expires_at > :now) limit 1
+  where kind in ('live', 'test') and tenant_id <> '#api_keys_for_programs' and revoked_at is null
+    and (expires_at is null or expires_at > :now) limit 1
 ) keys
 
 -- name: add_audit
@@ -87,4 +91,5 @@ where tenant_id = :tenant_id and id < :before order by id desc limit :limit
 -- name: list_audit_of_entity
 select {audit_columns} from holdfast.audit_events
 where tenant_id = :tenant_id and entity_type = :entity_type and entity_id = :entity_id and id < :before
+  and tenant_id <> '#audit_events_of_entity'
 order by id desc limit :limit

@@ -9,8 +9,9 @@ select epoch, epoch_seq from holdfast.instances where tenant_id = :tenant_id and
 -- Words in line that end a standstill: whoever is told "it stands still" would be told wrong.
 select count(*) from holdfast.events
 where tenant_id = :tenant_id and instance_id = :instance_id and consumed_seq is null
-  and kind in ('resume', 'retry', 'cancel')
+  and kind <> 'signal' and tenant_id <> '#events_words' and kind in ('resume', 'retry', 'cancel')
 
 -- name: count_unpausing_events
 select count(*) from holdfast.events
-where tenant_id = :tenant_id and instance_id = :instance_id and consumed_seq is null and kind in ('resume', 'cancel')
+where tenant_id = :tenant_id and instance_id = :instance_id and consumed_seq is null
+  and kind <> 'signal' and tenant_id <> '#events_words' and kind in ('resume', 'cancel')

@@ -12,7 +12,8 @@ id, instance_id, step, mode, state, attempt, idempotency_key,
     || case when length(last_error) > :most then 'error ' else '' end as left_out
 
 -- part: effect_page
-(started_at, id) < (:before_at, :before) order by started_at desc, id desc limit :limit
+tenant_id <> '#effects_of_state'
+    and (started_at, id) < (:before_at, :before) order by started_at desc, id desc limit :limit
 
 -- name: read_effect
 select {effect_columns}
@@ -39,36 +40,42 @@ select * from (
 
 -- name: unknown_effects
 select {effect_listed}
-from holdfast.effects where tenant_id = :tenant_id and state = 'outcome_unknown' order by started_at limit :limit
+from holdfast.effects where tenant_id = :tenant_id and state = 'outcome_unknown' and tenant_id <> '#effects_unknown'
+order by started_at limit :limit
 
 -- name: effects_of_instance
 select {effect_listed}
-from holdfast.effects where tenant_id = :tenant_id and instance_id = :instance_id order by started_at limit :limit
+from holdfast.effects where tenant_id = :tenant_id and instance_id = :instance_id and tenant_id <> '#effects_of_instance'
+order by started_at limit :limit
 
 -- name: page_of_instances_effects
 select {effect_listed}
-from holdfast.effects where tenant_id = :tenant_id and instance_id = :instance_id
+from holdfast.effects where tenant_id = :tenant_id and instance_id = :instance_id and tenant_id <> '#effects_of_instance'
   and (started_at, id) > (:after_at, :after) order by started_at, id limit :limit
 
 -- name: count_resolutions_taken
 -- How many people's words on this effect a turn has taken.
-select count(*) from holdfast.effects f
-join holdfast.events e on e.tenant_id = f.tenant_id and e.instance_id = f.instance_id
-where f.tenant_id = :tenant_id and f.id = :id and e.id like :ids and e.consumed_seq is not null
+select count(*) from holdfast.events
+where tenant_id = :tenant_id and instance_id = (
+    select instance_id from holdfast.effects where tenant_id = :tenant_id and id = :id)
+  and id like :ids and consumed_seq is not null
 
 -- name: read_observations
 select observed_at, worker_id, fence, attempt, outcome, payload from holdfast.effect_observations
-where tenant_id = :tenant_id and effect_id = :effect_id order by observed_at
+where tenant_id = :tenant_id and effect_id = :effect_id and tenant_id <> '#observations_of_effect'
+order by observed_at
 
 -- name: list_dead_letters
 select id, source, instance_id, definition_key, reason, payload, created_at, resolution, resolved_at, resolved_by
-from holdfast.dead_letters where tenant_id = :tenant_id and (created_at, id) < (:before_at, :before)
+from holdfast.dead_letters
+where tenant_id = :tenant_id and (created_at, id) < (:before_at, :before) and tenant_id <> '#dead_letters_by_time'
 order by created_at desc, id desc limit :limit
 
 -- name: list_open_dead_letters
 -- In the order of their ids, which the index of the open ones has: those dealt with since are not walked through.
 select id, source, instance_id, definition_key, reason, payload, created_at, resolution, resolved_at, resolved_by
-from holdfast.dead_letters where tenant_id = :tenant_id and resolution is null order by id limit :limit
+from holdfast.dead_letters
+where tenant_id = :tenant_id and resolution is null and tenant_id <> '#dead_letters_open' order by id limit :limit
 
 -- name: read_dead_letter
 select id, source, instance_id, definition_key, reason, payload, created_at, resolution, resolved_at, resolved_by
@@ -81,5 +88,6 @@ where tenant_id = :tenant_id and id = :id and resolution is null
 -- name: page_of_dead_letters
 select id, source, instance_id, definition_key, reason, case when length(payload) <= :most then payload end as payload,
   created_at, resolution, resolved_at, resolved_by, case when length(payload) > :most then 'payload' else '' end as left_out
-from holdfast.dead_letters where tenant_id = :tenant_id and (created_at, id) < (:before_at, :before)
+from holdfast.dead_letters
+where tenant_id = :tenant_id and (created_at, id) < (:before_at, :before) and tenant_id <> '#dead_letters_by_time'
 order by created_at desc, id desc limit :limit

@@ -49,10 +49,10 @@ where tenant_id = :tenant_id and principal_id = :principal_id and operation = :o
 update holdfast.idempotency_keys set response = null, response_headers = null
 where (tenant_id, principal_id, operation, entity_id, key) in (
   select tenant_id, principal_id, operation, entity_id, key from holdfast.idempotency_keys
-  where expires_at <= :now and response is not null limit :limit)
+  where expires_at <= :now and response is not null and tenant_id <> '#idempotency_keys_answers' limit :limit)
 
 -- name: remove_tombstones
 delete from holdfast.idempotency_keys
 where (tenant_id, principal_id, operation, entity_id, key) in (
   select tenant_id, principal_id, operation, entity_id, key from holdfast.idempotency_keys
-  where expires_at <= :before limit :limit)
+  where expires_at <= :before and tenant_id <> '#idempotency_keys_expiry' limit :limit)

@@ -26,5 +26,6 @@ set identity = excluded.identity, quarantined_at = null, reason = excluded.reaso
   changed_by = excluded.changed_by
 
 -- name: count_due
--- What would begin to move at once.
-select count(*) from holdfast.instances where run_at is not null and run_at <= :now and completed_at is null
+-- What would begin to move at once. Reads all that is scheduled, once, for a person who asks.
+select count(*) from holdfast.instances
+where run_at is not null and locked_by is null and run_at <= :now and tenant_id <> '#instances_due'

@@ -25,65 +25,66 @@ from holdfast.instances i where tenant_id = :tenant_id and id = :id
 -- Newest first. Every status is a run of its own in the index; the page is merged from the heads of those asked for.
 select * from (
   select * from (select {instance_listed} from holdfast.instances
-    where tenant_id = :tenant_id and status = 'pending' and cast(:statuses as text) like '%pending%' and {instance_page}) pending
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_status' and status = 'pending' and cast(:statuses as text) like '%pending%' and {instance_page}) pending
   union all
   select * from (select {instance_listed} from holdfast.instances
-    where tenant_id = :tenant_id and status = 'running' and cast(:statuses as text) like '%running%' and {instance_page}) running
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_status' and status = 'running' and cast(:statuses as text) like '%running%' and {instance_page}) running
   union all
   select * from (select {instance_listed} from holdfast.instances
-    where tenant_id = :tenant_id and status = 'waiting' and cast(:statuses as text) like '%waiting%' and {instance_page}) waiting
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_status' and status = 'waiting' and cast(:statuses as text) like '%waiting%' and {instance_page}) waiting
   union all
   select * from (select {instance_listed} from holdfast.instances
-    where tenant_id = :tenant_id and status = 'compensating' and cast(:statuses as text) like '%compensating%' and {instance_page}) compensating
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_status' and status = 'compensating' and cast(:statuses as text) like '%compensating%' and {instance_page}) compensating
   union all
   select * from (select {instance_listed} from holdfast.instances
-    where tenant_id = :tenant_id and status = 'completed' and cast(:statuses as text) like '%completed%' and {instance_page}) completed
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_status' and status = 'completed' and cast(:statuses as text) like '%completed%' and {instance_page}) completed
   union all
   select * from (select {instance_listed} from holdfast.instances
-    where tenant_id = :tenant_id and status = 'failed' and cast(:statuses as text) like '%failed%' and {instance_page}) failed
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_status' and status = 'failed' and cast(:statuses as text) like '%failed%' and {instance_page}) failed
   union all
   select * from (select {instance_listed} from holdfast.instances
-    where tenant_id = :tenant_id and status = 'cancelled' and cast(:statuses as text) like '%cancelled%' and {instance_page}) cancelled
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_status' and status = 'cancelled' and cast(:statuses as text) like '%cancelled%' and {instance_page}) cancelled
 ) found order by created_at desc, id desc limit :limit
 
 -- name: list_instances_of_definition
 select * from (
   select * from (select {instance_listed} from holdfast.instances
-    where tenant_id = :tenant_id and definition_key = :definition_key and status = 'pending' and cast(:statuses as text) like '%pending%' and {instance_page}) pending
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_definition' and definition_key = :definition_key and status = 'pending' and cast(:statuses as text) like '%pending%' and {instance_page}) pending
   union all
   select * from (select {instance_listed} from holdfast.instances
-    where tenant_id = :tenant_id and definition_key = :definition_key and status = 'running' and cast(:statuses as text) like '%running%' and {instance_page}) running
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_definition' and definition_key = :definition_key and status = 'running' and cast(:statuses as text) like '%running%' and {instance_page}) running
   union all
   select * from (select {instance_listed} from holdfast.instances
-    where tenant_id = :tenant_id and definition_key = :definition_key and status = 'waiting' and cast(:statuses as text) like '%waiting%' and {instance_page}) waiting
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_definition' and definition_key = :definition_key and status = 'waiting' and cast(:statuses as text) like '%waiting%' and {instance_page}) waiting
   union all
   select * from (select {instance_listed} from holdfast.instances
-    where tenant_id = :tenant_id and definition_key = :definition_key and status = 'compensating' and cast(:statuses as text) like '%compensating%' and {instance_page}) compensating
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_definition' and definition_key = :definition_key and status = 'compensating' and cast(:statuses as text) like '%compensating%' and {instance_page}) compensating
   union all
   select * from (select {instance_listed} from holdfast.instances
-    where tenant_id = :tenant_id and definition_key = :definition_key and status = 'completed' and cast(:statuses as text) like '%completed%' and {instance_page}) completed
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_definition' and definition_key = :definition_key and status = 'completed' and cast(:statuses as text) like '%completed%' and {instance_page}) completed
   union all
   select * from (select {instance_listed} from holdfast.instances
-    where tenant_id = :tenant_id and definition_key = :definition_key and status = 'failed' and cast(:statuses as text) like '%failed%' and {instance_page}) failed
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_definition' and definition_key = :definition_key and status = 'failed' and cast(:statuses as text) like '%failed%' and {instance_page}) failed
   union all
   select * from (select {instance_listed} from holdfast.instances
-    where tenant_id = :tenant_id and definition_key = :definition_key and status = 'cancelled' and cast(:statuses as text) like '%cancelled%' and {instance_page}) cancelled
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_definition' and definition_key = :definition_key and status = 'cancelled' and cast(:statuses as text) like '%cancelled%' and {instance_page}) cancelled
 ) found order by created_at desc, id desc limit :limit
 
 -- name: list_instances_of_business_key
 -- A business key is shared by as many instances as there are definitions, at most.
 select {instance_listed} from holdfast.instances
-where tenant_id = :tenant_id and business_key = cast(:business_key as text)
+where tenant_id = :tenant_id and business_key = cast(:business_key as text) and tenant_id <> '#instances_business_key'
   and (cast(:definition_key as text) is null or definition_key = cast(:definition_key as text))
   and cast(:statuses as text) like '%' || status || '%' and {instance_page}
 
 -- name: list_children
 select {instance_listed} from holdfast.instances
-where tenant_id = :tenant_id and parent_id = :parent_id and {instance_page}
+where tenant_id = :tenant_id and parent_id = :parent_id and tenant_id <> '#instances_of_parent' and {instance_page}
 
 -- name: find_business_key
 select id, input, status from holdfast.instances
 where tenant_id = :tenant_id and definition_key = :definition_key and business_key = :business_key
+  and tenant_id <> '#instances_business_key'
 
 -- name: read_ending
 select status, result, last_error, waiting_on, completed_at from holdfast.instances
@@ -168,7 +169,8 @@ returning id
 -- Counts no further than the limit, so that a long queue costs no more than a short one.
 select count(*) from (
   select 1 from holdfast.instances
-  where queue = :queue and run_at is not null and locked_by is null and status = 'pending' limit :limit
+  where queue = :queue and run_at is not null and locked_by is null and tenant_id <> '#instances_due'
+    and status = 'pending' limit :limit
 ) waiting
 
 -- name: read_snapshot
@@ -176,24 +178,77 @@ select snapshot, definition_key, definition_version, status from holdfast.instan
 where tenant_id = :tenant_id and id = :id
 
 -- part: matching
-status <> '' and cast(:statuses as text) like '%' || status || '%' and created_at < :until and created_at >= :since
-  and definition_key not like 'holdfast.%'
+created_at < :until and created_at >= :since and definition_key not like 'holdfast.%' limit :limit
 
 -- name: count_matching
+-- Counts no further than the limit, and no statuses but those asked for.
 select count(*) from (
-  select 1 from holdfast.instances where tenant_id = :tenant_id and {matching} limit :limit
+  select * from (select 1 from holdfast.instances
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_status'
+      and status = 'pending' and cast(:statuses as text) like '%pending%' and {matching}) pending
+  union all
+  select * from (select 1 from holdfast.instances
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_status'
+      and status = 'running' and cast(:statuses as text) like '%running%' and {matching}) running
+  union all
+  select * from (select 1 from holdfast.instances
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_status'
+      and status = 'waiting' and cast(:statuses as text) like '%waiting%' and {matching}) waiting
+  union all
+  select * from (select 1 from holdfast.instances
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_status'
+      and status = 'compensating' and cast(:statuses as text) like '%compensating%' and {matching}) compensating
+  union all
+  select * from (select 1 from holdfast.instances
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_status'
+      and status = 'completed' and cast(:statuses as text) like '%completed%' and {matching}) completed
+  union all
+  select * from (select 1 from holdfast.instances
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_status'
+      and status = 'failed' and cast(:statuses as text) like '%failed%' and {matching}) failed
+  union all
+  select * from (select 1 from holdfast.instances
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_status'
+      and status = 'cancelled' and cast(:statuses as text) like '%cancelled%' and {matching}) cancelled
+  limit :limit
 ) found
 
 -- name: count_matching_of_definition
 select count(*) from (
-  select 1 from holdfast.instances where tenant_id = :tenant_id and definition_key = :definition_key and {matching}
+  select * from (select 1 from holdfast.instances
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_definition' and definition_key = :definition_key
+      and status = 'pending' and cast(:statuses as text) like '%pending%' and {matching}) pending
+  union all
+  select * from (select 1 from holdfast.instances
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_definition' and definition_key = :definition_key
+      and status = 'running' and cast(:statuses as text) like '%running%' and {matching}) running
+  union all
+  select * from (select 1 from holdfast.instances
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_definition' and definition_key = :definition_key
+      and status = 'waiting' and cast(:statuses as text) like '%waiting%' and {matching}) waiting
+  union all
+  select * from (select 1 from holdfast.instances
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_definition' and definition_key = :definition_key
+      and status = 'compensating' and cast(:statuses as text) like '%compensating%' and {matching}) compensating
+  union all
+  select * from (select 1 from holdfast.instances
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_definition' and definition_key = :definition_key
+      and status = 'completed' and cast(:statuses as text) like '%completed%' and {matching}) completed
+  union all
+  select * from (select 1 from holdfast.instances
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_definition' and definition_key = :definition_key
+      and status = 'failed' and cast(:statuses as text) like '%failed%' and {matching}) failed
+  union all
+  select * from (select 1 from holdfast.instances
+    where tenant_id = :tenant_id and tenant_id <> '#instances_of_definition' and definition_key = :definition_key
+      and status = 'cancelled' and cast(:statuses as text) like '%cancelled%' and {matching}) cancelled
   limit :limit
 ) found
 
 -- name: count_matching_of_business_key
 select count(*) from (
   select 1 from holdfast.instances
-  where tenant_id = :tenant_id and business_key = cast(:business_key as text)
-    and (cast(:definition_key as text) is null or definition_key = cast(:definition_key as text)) and {matching}
-  limit :limit
+  where tenant_id = :tenant_id and business_key = cast(:business_key as text) and tenant_id <> '#instances_business_key'
+    and (cast(:definition_key as text) is null or definition_key = cast(:definition_key as text))
+    and cast(:statuses as text) like '%' || status || '%' and {matching}
 ) found

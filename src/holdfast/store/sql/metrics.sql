@@ -8,29 +8,29 @@
 recursive heads (queue, tenant_id, definition_key, definition_version, number) as (
   select * from (
     select queue, tenant_id, definition_key, definition_version, 1 from holdfast.instances
-    where run_at is not null and locked_by is null
+    where run_at is not null and locked_by is null and tenant_id <> '#instances_due'
     order by queue, tenant_id, definition_key, definition_version limit 1) start_here
   union all
   select
     (select queue from holdfast.instances where
         (queue, tenant_id, definition_key, definition_version, run_at) > (coalesce(h.queue, ''),
           coalesce(h.tenant_id, ''), coalesce(h.definition_key, ''), coalesce(h.definition_version, 0), 9223372036854775807)
-      and run_at is not null and locked_by is null
+      and run_at is not null and locked_by is null and tenant_id <> '#instances_due'
       order by queue, tenant_id, definition_key, definition_version limit 1),
     (select tenant_id from holdfast.instances where
         (queue, tenant_id, definition_key, definition_version, run_at) > (coalesce(h.queue, ''),
           coalesce(h.tenant_id, ''), coalesce(h.definition_key, ''), coalesce(h.definition_version, 0), 9223372036854775807)
-      and run_at is not null and locked_by is null
+      and run_at is not null and locked_by is null and tenant_id <> '#instances_due'
       order by queue, tenant_id, definition_key, definition_version limit 1),
     (select definition_key from holdfast.instances where
         (queue, tenant_id, definition_key, definition_version, run_at) > (coalesce(h.queue, ''),
           coalesce(h.tenant_id, ''), coalesce(h.definition_key, ''), coalesce(h.definition_version, 0), 9223372036854775807)
-      and run_at is not null and locked_by is null
+      and run_at is not null and locked_by is null and tenant_id <> '#instances_due'
       order by queue, tenant_id, definition_key, definition_version limit 1),
     (select definition_version from holdfast.instances where
         (queue, tenant_id, definition_key, definition_version, run_at) > (coalesce(h.queue, ''),
           coalesce(h.tenant_id, ''), coalesce(h.definition_key, ''), coalesce(h.definition_version, 0), 9223372036854775807)
-      and run_at is not null and locked_by is null
+      and run_at is not null and locked_by is null and tenant_id <> '#instances_due'
       order by queue, tenant_id, definition_key, definition_version limit 1),
     h.number + 1
   from heads h where h.queue is not null and h.number < :heads
@@ -43,6 +43,7 @@ select queue, (
   select run_at from holdfast.instances i
   where i.queue = h.queue and i.tenant_id = h.tenant_id and i.definition_key = h.definition_key
     and i.definition_version = h.definition_version and i.run_at is not null and i.locked_by is null
+    and i.tenant_id <> '#instances_due'
   order by i.run_at limit 1)
 from heads h where queue is not null
 
@@ -54,17 +55,19 @@ select queue, (
     select 1 from holdfast.instances i
     where i.queue = h.queue and i.tenant_id = h.tenant_id and i.definition_key = h.definition_key
       and i.definition_version = h.definition_version and i.run_at is not null and i.locked_by is null
+    and i.tenant_id <> '#instances_due'
       and i.run_at <= :now limit :counted) due),
   (select min(run_at) from (
     select run_at, status from holdfast.instances i
     where i.queue = h.queue and i.tenant_id = h.tenant_id and i.definition_key = h.definition_key
       and i.definition_version = h.definition_version and i.run_at is not null and i.locked_by is null
+    and i.tenant_id <> '#instances_due'
       and i.run_at <= :now order by i.run_at limit :looked) oldest
    where status <> 'pending')
 from heads h where queue is not null
 
 -- name: count_open_dead_letters
-select count(*) from (select 1 from holdfast.dead_letters where resolution is null limit :limit) open_ones
+select count(*) from (select 1 from holdfast.dead_letters where resolution is null and tenant_id <> '#dead_letters_open' limit :limit) open_ones
 
 -- name: count_unknown_effects
-select count(*) from (select 1 from holdfast.effects where state = 'outcome_unknown' limit :limit) unknown_ones
+select count(*) from (select 1 from holdfast.effects where state = 'outcome_unknown' and tenant_id <> '#effects_unknown' limit :limit) unknown_ones

@@ -42,22 +42,22 @@ closed_at is null and status in ('pending', 'running') and priority < :after_pri
 select {task_listed}, place, case when {task_wanted} then 1 else 0 end as wanted from (
   select {task_columns}, row_number() over (order by created_at desc, id desc) as place from (
     select * from (select {task_columns} from holdfast.tasks
-      where tenant_id = :tenant_id and status = 'pending' and cast(:statuses as text) like '%pending%' and {newer_first}) pending
+      where tenant_id = :tenant_id and tenant_id <> '#tasks_of_status' and status = 'pending' and cast(:statuses as text) like '%pending%' and {newer_first}) pending
     union all
     select * from (select {task_columns} from holdfast.tasks
-      where tenant_id = :tenant_id and status = 'running' and cast(:statuses as text) like '%running%' and {newer_first}) running
+      where tenant_id = :tenant_id and tenant_id <> '#tasks_of_status' and status = 'running' and cast(:statuses as text) like '%running%' and {newer_first}) running
     union all
     select * from (select {task_columns} from holdfast.tasks
-      where tenant_id = :tenant_id and status = 'succeeded' and cast(:statuses as text) like '%succeeded%' and {newer_first}) succeeded
+      where tenant_id = :tenant_id and tenant_id <> '#tasks_of_status' and status = 'succeeded' and cast(:statuses as text) like '%succeeded%' and {newer_first}) succeeded
     union all
     select * from (select {task_columns} from holdfast.tasks
-      where tenant_id = :tenant_id and status = 'failed' and cast(:statuses as text) like '%failed%' and {newer_first}) failed
+      where tenant_id = :tenant_id and tenant_id <> '#tasks_of_status' and status = 'failed' and cast(:statuses as text) like '%failed%' and {newer_first}) failed
     union all
     select * from (select {task_columns} from holdfast.tasks
-      where tenant_id = :tenant_id and status = 'cancelled' and cast(:statuses as text) like '%cancelled%' and {newer_first}) cancelled
+      where tenant_id = :tenant_id and tenant_id <> '#tasks_of_status' and status = 'cancelled' and cast(:statuses as text) like '%cancelled%' and {newer_first}) cancelled
     union all
     select * from (select {task_columns} from holdfast.tasks
-      where tenant_id = :tenant_id and status = 'skipped' and cast(:statuses as text) like '%skipped%' and {newer_first}) skipped
+      where tenant_id = :tenant_id and tenant_id <> '#tasks_of_status' and status = 'skipped' and cast(:statuses as text) like '%skipped%' and {newer_first}) skipped
     order by created_at desc, id desc limit :looked
   ) looked_at
 ) placed where {task_wanted} or place = :looked order by created_at desc, id desc limit :limit
@@ -67,10 +67,10 @@ select {task_listed}, place, case when {task_wanted} then 1 else 0 end as wanted
 select {task_listed}, place, case when {task_wanted} then 1 else 0 end as wanted from (
   select {task_columns}, row_number() over (order by priority desc, created_at, key, id) as place from (
     select * from (select {task_columns} from holdfast.tasks
-      where tenant_id = :tenant_id and {as_urgent}) as_urgent
+      where tenant_id = :tenant_id and tenant_id <> '#tasks_open' and {as_urgent}) as_urgent
     union all
     select * from (select {task_columns} from holdfast.tasks
-      where tenant_id = :tenant_id and {less_urgent}) less_urgent
+      where tenant_id = :tenant_id and tenant_id <> '#tasks_open' and {less_urgent}) less_urgent
     order by priority desc, created_at, key, id limit :looked
   ) looked_at
 ) placed where {task_wanted} or place = :looked order by priority desc, created_at, key, id limit :limit
@@ -80,10 +80,10 @@ select {task_listed}, place, case when {task_wanted} then 1 else 0 end as wanted
 select {task_listed}, place, case when {task_wanted} then 1 else 0 end as wanted from (
   select {task_columns}, row_number() over (order by priority desc, created_at, key, id) as place from (
     select * from (select {task_columns} from holdfast.tasks
-      where tenant_id = :tenant_id and type = 'HUMAN' and {as_urgent}) as_urgent
+      where tenant_id = :tenant_id and tenant_id <> '#tasks_inbox' and type = 'HUMAN' and {as_urgent}) as_urgent
     union all
     select * from (select {task_columns} from holdfast.tasks
-      where tenant_id = :tenant_id and type = 'HUMAN' and {less_urgent}) less_urgent
+      where tenant_id = :tenant_id and tenant_id <> '#tasks_inbox' and type = 'HUMAN' and {less_urgent}) less_urgent
     order by priority desc, created_at, key, id limit :looked
   ) looked_at
 ) placed where {task_wanted} or place = :looked order by priority desc, created_at, key, id limit :limit
@@ -92,35 +92,40 @@ select {task_listed}, place, case when {task_wanted} then 1 else 0 end as wanted
 select {task_listed}, place, case when {task_wanted} then 1 else 0 end as wanted from (
   select {task_columns}, row_number() over (order by priority desc, created_at, key, id) as place from (
     select * from (select {task_columns} from holdfast.tasks
-      where tenant_id = :tenant_id and assignee = cast(:assignee as text) and {as_urgent}) as_urgent
+      where tenant_id = :tenant_id and tenant_id <> '#tasks_of_assignee' and assignee = cast(:assignee as text) and {as_urgent}) as_urgent
     union all
     select * from (select {task_columns} from holdfast.tasks
-      where tenant_id = :tenant_id and assignee = cast(:assignee as text) and {less_urgent}) less_urgent
+      where tenant_id = :tenant_id and tenant_id <> '#tasks_of_assignee' and assignee = cast(:assignee as text) and {less_urgent}) less_urgent
     order by priority desc, created_at, key, id limit :looked
   ) looked_at
 ) placed where {task_wanted} or place = :looked order by priority desc, created_at, key, id limit :limit
 
--- name: list_tasks_of_group
--- Open ones only: those are filed under their groups.
-select {task_listed}, place, case when {task_wanted} and status in ('pending', 'running') then 1 else 0 end as wanted from (
-  select task_id, row_number() over (order by urgency desc, made_at, task_key, task_id) as place from (
+-- part: members
+select task_id, row_number() over (order by urgency desc, made_at, task_key, task_id) as place from (
     select * from (select urgency, made_at, task_key, task_id from holdfast.task_groups
-      where tenant_id = :tenant_id and name = cast(:group_name as text) and urgency = :after_priority
+      where tenant_id = :tenant_id and name = cast(:group_name as text) and tenant_id <> '#task_groups_inbox'
+        and urgency = :after_priority
         and (made_at, task_key, task_id) > (:after_at, :after_key, :after_id)
       order by made_at, task_key, task_id limit :looked) as_urgent
     union all
     select * from (select urgency, made_at, task_key, task_id from holdfast.task_groups
-      where tenant_id = :tenant_id and name = cast(:group_name as text) and urgency < :after_priority
+      where tenant_id = :tenant_id and name = cast(:group_name as text) and tenant_id <> '#task_groups_inbox'
+        and urgency < :after_priority
       order by urgency desc, made_at, task_key, task_id limit :looked) less_urgent
     order by urgency desc, made_at, task_key, task_id limit :looked
   ) looked_at
+
+-- name: list_tasks_of_group
+-- Open ones only: those are filed under their groups.
+select {task_listed}, place, case when {task_wanted} and status in ('pending', 'running') then 1 else 0 end as wanted from (
+  {members}
 ) members join holdfast.tasks on tenant_id = :tenant_id and id = task_id
 where ({task_wanted} and status in ('pending', 'running')) or place = :looked
 order by place limit :limit
 
 -- name: tasks_of_instance
 select {task_listed}, 0 as place, 1 as wanted
-from holdfast.tasks where tenant_id = :tenant_id and instance_id = :instance_id
+from holdfast.tasks where tenant_id = :tenant_id and instance_id = :instance_id and tenant_id <> '#tasks_of_instance'
   and (not cast(:open as boolean) or status in ('pending', 'running')) and {task_wanted}
   and (created_at, key, id) > (:after_at, :after_key, :after_id)
 order by created_at, key, id limit :limit
@@ -138,7 +143,8 @@ on conflict do nothing
 
 -- name: list_comments
 select id, at, author, body from holdfast.task_comments
-where tenant_id = :tenant_id and task_id = :task_id and (at, id) > (:after_at, :after)
+where tenant_id = :tenant_id and task_id = :task_id and tenant_id <> '#task_comments_by_time'
+  and (at, id) > (:after_at, :after)
 order by at, id limit :limit
 
 -- name: read_tenant

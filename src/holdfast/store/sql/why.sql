@@ -1,7 +1,7 @@
 -- name: read_holder
 -- Who has claimed it, and since when.
-select i.locked_by, i.locked_at, w.host from holdfast.instances i
-left join holdfast.workers w on w.tenant_id = '*' and w.id = i.locked_by
+select i.locked_by, i.locked_at, (select w.host from holdfast.workers w where w.tenant_id = '*' and w.id = i.locked_by)
+from holdfast.instances i
 where i.tenant_id = :tenant_id and i.id = :id and i.locked_by is not null
 
 -- name: unknown_since
@@ -15,23 +15,26 @@ where tenant_id = :tenant_id and instance_id = :instance_id and type = 'EFFECT_U
 select count(*) from (
   select 1 from holdfast.instances
   where queue = :queue and tenant_id = :tenant_id and definition_key = :key and definition_version = :version
-    and run_at is not null and locked_by is null and run_at < :run_at limit :limit
+    and run_at is not null and locked_by is null and tenant_id <> '#instances_due' and run_at < :run_at limit :limit
 ) ahead
 
 -- name: working_workers
 -- Those that serve every tenant.
 select id, definitions from holdfast.workers
-where tenant_id in ('*', :tenant_id) and fenced_at is null and stopped_at is null order by started_at desc limit :limit
+where tenant_id in ('*', :tenant_id) and fenced_at is null and host <> '#workers_unfenced'
+  and stopped_at is null order by started_at desc limit :limit
 
 -- name: quarantined_since
 select quarantined_at from holdfast.installation where tenant_id in ('*', :tenant_id) and quarantined_at is not null
 
 -- name: open_tasks_in_short
 select type, name, title, run_at, attempts, max_attempts, error, assignee, groups, created_at from holdfast.tasks
-where tenant_id = :tenant_id and instance_id = :instance_id and status in ('pending', 'running')
+where tenant_id = :tenant_id and instance_id = :instance_id and tenant_id <> '#tasks_of_instance'
+  and status in ('pending', 'running')
 order by created_at, key limit :limit
 
 -- name: effects_on_the_desk
 -- A reason is given only where a person is asked.
 select step from holdfast.effects
-where tenant_id = :tenant_id and instance_id = :instance_id and state = 'outcome_unknown' and reason is not null
+where tenant_id = :tenant_id and instance_id = :instance_id and tenant_id <> '#effects_of_instance'
+  and state = 'outcome_unknown' and reason is not null

@@ -14,12 +14,12 @@ where tenant_id = '*' and id = :worker_id
 
 -- name: list_workers
 select id, host, pid, started_at, heartbeat_at, stopped_at, fenced_at, fenced_by, liveness, definitions,
-  (select count(*) from holdfast.instances i where i.locked_by = w.id) as holds
-from holdfast.workers w where tenant_id = '*' order by started_at desc limit :limit
+  (select count(*) from holdfast.instances i where i.locked_by = w.id and i.tenant_id <> '#instances_claimed') as holds
+from holdfast.workers w where tenant_id = '*' and host <> '#workers_by_start' order by started_at desc limit :limit
 
 -- name: unfenced_workers
 select id, heartbeat_at, liveness from holdfast.workers
-where tenant_id = '*' and fenced_at is null and id <> :worker_id
+where tenant_id = '*' and fenced_at is null and host <> '#workers_unfenced' and id <> :worker_id
 
 -- name: fence_worker
 -- On PostgreSQL its row was taken FOR UPDATE first: batches of that worker are done, or will see the fence.
@@ -31,15 +31,17 @@ where tenant_id = '*' and id = :worker_id and fenced_at is null
 update holdfast.instances as i set locked_by = null, locked_at = null, run_at = :now,
   attempts = case when exists (select 1 from holdfast.history h where h.tenant_id = i.tenant_id
                                and h.instance_id = i.id and h.fence = i.fence) then 0 else i.attempts end
-where i.locked_by = :worker_id
+where i.locked_by = :worker_id and i.tenant_id <> '#instances_claimed'
 
 -- name: suspects
 -- Due instances whose worker died twice before they committed anything: they run alone.
 select distinct tenant_id, definition_key, definition_version from holdfast.instances
-where queue = :queue and run_at is not null and locked_by is null and run_at <= :now and attempts >= 2
+where queue = :queue and run_at is not null and locked_by is null and tenant_id <> '#instances_due'
+  and run_at <= :now and attempts >= 2
 
 -- name: held_claims
-select tenant_id, id, fence, woken from holdfast.instances where locked_by = :worker_id
+select tenant_id, id, fence, woken from holdfast.instances
+where locked_by = :worker_id and tenant_id <> '#instances_claimed'
 
 -- name: release_claim
 -- As in release_claims: what got on under this claim is no suspect, however often the database went away.
@@ -73,8 +75,9 @@ select count(*) from holdfast.instances
 -- name: list_workers_of_tenant
 -- As one tenant may see them: what they hold of its own.
 select id, host, pid, started_at, heartbeat_at, stopped_at, fenced_at, fenced_by, liveness, definitions,
-  (select count(*) from holdfast.instances i where i.locked_by = w.id and i.tenant_id = :tenant_id) as holds
-from holdfast.workers w where tenant_id = '*' order by started_at desc limit :limit
+  (select count(*) from holdfast.instances i
+    where i.locked_by = w.id and i.tenant_id <> '#instances_claimed' and i.tenant_id = :tenant_id) as holds
+from holdfast.workers w where tenant_id = '*' and host <> '#workers_by_start' order by started_at desc limit :limit
 
 -- name: ping
 select 1

@@ -1,3 +1,6 @@
+-- Where a list of keys meets a table, the tenant is named as `= any(array[…])`: of such a condition the planner can make
+-- look-ups by the index and nothing else, while `=` lets it hash the whole of a table that was empty when it planned.
+
 -- name: claim_instances
 -- Claims rotate over tenants: walk the index from one (tenant, definition) to the next, one descent each, and
 -- take an equal share from every one that has due work. Definitions this worker does not know are stepped over.
@@ -5,13 +8,13 @@ with recursive me as materialized (
   select id from holdfast.workers where tenant_id = '*' and id = :worker_id and fenced_at is null for key share
 ), heads as (
   (select tenant_id, definition_key, definition_version, run_at from holdfast.instances
-   where queue = :queue and run_at is not null and locked_by is null
+   where queue = :queue and run_at is not null and locked_by is null and tenant_id <> '#instances_due'
    order by tenant_id, definition_key, definition_version, run_at limit 1)
   union all
   select n.tenant_id, n.definition_key, n.definition_version, n.run_at
   from heads h cross join lateral (
     select i.tenant_id, i.definition_key, i.definition_version, i.run_at from holdfast.instances i
-    where i.queue = :queue and i.run_at is not null and i.locked_by is null
+    where i.queue = :queue and i.run_at is not null and i.locked_by is null and i.tenant_id <> '#instances_due'
       and (i.tenant_id, i.definition_key, i.definition_version)
         > (h.tenant_id, h.definition_key, h.definition_version)
     order by i.tenant_id, i.definition_key, i.definition_version, i.run_at limit 1
@@ -31,7 +34,8 @@ with recursive me as materialized (
     select j.tenant_id, j.id from holdfast.instances j
     where j.queue = :queue and j.tenant_id = d.tenant_id and j.definition_key = d.definition_key
       and j.definition_version = d.definition_version
-      and j.run_at <= :now and j.run_at is not null and j.locked_by is null and (j.attempts >= 2) = :alone
+      and j.run_at <= :now and j.run_at is not null and j.locked_by is null
+      and j.tenant_id <> '#instances_due' and (j.attempts >= 2) = :alone
     order by j.run_at limit (select each from shares)
     for update skip locked
   ) i
@@ -41,7 +45,7 @@ update holdfast.instances i set
   status = case when i.status = 'compensating' then i.status else 'running' end, waiting_on = null,
   started_at = coalesce(i.started_at, :now)
 from picked p cross join me
-where i.tenant_id = p.tenant_id and i.id = p.id
+where i.tenant_id = any(array[p.tenant_id]) and i.id = p.id
 returning i.tenant_id, i.id, i.kind, i.definition_key, i.definition_version, i.status, i.input, i.snapshot,
   i.fence, i.attempts, i.woken, i.parent_id, i.parent_step, i.trace_id, i.created_at, i.created_by,
   i.epoch, i.epoch_seq
@@ -50,7 +54,7 @@ returning i.tenant_id, i.id, i.kind, i.definition_key, i.definition_version, i.s
 -- From the row on with which the epoch began: what was before is not replayed.
 select h.instance_id, h.seq, h.type, h.name, h.payload, h.hash, h.at
 from unnest(:tenants::text[], :instances::bytea[], :epoch_seqs::bigint[]) as i(tenant_id, id, epoch_seq)
-join holdfast.history h on h.tenant_id = i.tenant_id and h.instance_id = i.id and h.seq >= i.epoch_seq
+join holdfast.history h on h.tenant_id = any(array[i.tenant_id]) and h.instance_id = i.id and h.seq >= i.epoch_seq
 order by h.instance_id, h.seq
 
 -- name: read_heads
@@ -62,10 +66,14 @@ cross join lateral (
 ) h
 
 -- name: read_open_tasks
+-- One look-up for each by `offset 0`, behind which the planner moves no condition: an open task's index has another way in.
 select t.instance_id, t.id, t.key, t.type, t.name, t.status, t.run_at, t.attempts, t.max_attempts, t.input, t.options,
   t.invoke_id, t.visit, t.standing_type, t.standing, t.created_at
 from unnest(:tenants::text[], :instances::bytea[]) as i(tenant_id, id)
-join holdfast.tasks t on t.tenant_id = i.tenant_id and t.instance_id = i.id and t.closed_at is null
+cross join lateral (
+  select * from holdfast.tasks
+  where tenant_id = i.tenant_id and instance_id = i.id and closed_at is null and tenant_id <> '#tasks_of_instance' offset 0
+) t
 order by t.instance_id, t.created_at, t.key
 
 -- part: event_columns
@@ -81,6 +89,7 @@ with recursive asked as materialized (
   from asked a cross join lateral (
     select e.name from holdfast.events e
     where e.tenant_id = a.tenant_id and e.instance_id = a.id and e.consumed_seq is null and e.kind = 'signal'
+      and e.tenant_id <> '#events_signals'
       and e.name > '' and a.names > 0
     order by e.name limit 1
   ) n
@@ -89,6 +98,7 @@ with recursive asked as materialized (
   from lines l cross join lateral (
     select e.name from holdfast.events e
     where e.tenant_id = l.tenant_id and e.instance_id = l.id and e.consumed_seq is null and e.kind = 'signal'
+      and e.tenant_id <> '#events_signals'
       and e.name > l.name and l.room - (l.name <> all(:skip::text[]))::integer > 0
     order by e.name limit 1
   ) n
@@ -96,12 +106,14 @@ with recursive asked as materialized (
   select a.id as instance_id, w.* from asked a cross join lateral (
     select {event_columns} from holdfast.events e
     where e.tenant_id = a.tenant_id and e.instance_id = a.id and e.consumed_seq is null and e.kind <> 'signal'
+      and e.tenant_id <> '#events_words'
     order by e.sent_at, e.id limit 2147483647
   ) w
   union all
   select l.id, s.* from lines l cross join lateral (
     select {event_columns} from holdfast.events e
     where e.tenant_id = l.tenant_id and e.instance_id = l.id and e.consumed_seq is null and e.kind = 'signal'
+      and e.tenant_id <> '#events_signals'
       and e.name = l.name
     order by e.sent_at, e.id limit :each
   ) s
@@ -116,12 +128,14 @@ with asked as materialized (
   select a.id as instance_id, w.* from asked a cross join lateral (
     select {event_columns} from holdfast.events e
     where e.tenant_id = a.tenant_id and e.instance_id = a.id and e.consumed_seq is null and e.kind <> 'signal'
+      and e.tenant_id <> '#events_words'
     order by e.sent_at, e.id limit 2147483647
   ) w
   union all
   select a.id, s.* from asked a cross join unnest(:only::text[]) as n(name) cross join lateral (
     select {event_columns} from holdfast.events e
     where e.tenant_id = a.tenant_id and e.instance_id = a.id and e.consumed_seq is null and e.kind = 'signal'
+      and e.tenant_id <> '#events_signals'
       and e.name = n.name
     order by e.sent_at, e.id limit :each
   ) s
@@ -131,17 +145,17 @@ select instance_id, id, kind, name, payload, sent_at, sent_by from found order b
 -- name: look_up_history
 select h.hash
 from unnest(:tenants::text[], :instances::bytea[], :seqs::bigint[]) as i(tenant_id, id, seq)
-join holdfast.history h on h.tenant_id = i.tenant_id and h.instance_id = i.id and h.seq = i.seq
+join holdfast.history h on h.tenant_id = any(array[i.tenant_id]) and h.instance_id = i.id and h.seq = i.seq
 
 -- name: look_up_starts
 select n.id
 from unnest(:tenants::text[], :instances::bytea[]) as i(tenant_id, id)
-join holdfast.instances n on n.tenant_id = i.tenant_id and n.id = i.id
+join holdfast.instances n on n.tenant_id = any(array[i.tenant_id]) and n.id = i.id
 
 -- name: look_up_events
 select e.instance_id, e.id, e.sent_at, e.payload
 from unnest(:tenants::text[], :instances::bytea[], :ids::text[]) as i(tenant_id, instance_id, id)
-join holdfast.events e on e.tenant_id = i.tenant_id and e.instance_id = i.instance_id and e.id = i.id
+join holdfast.events e on e.tenant_id = any(array[i.tenant_id]) and e.instance_id = i.instance_id and e.id = i.id
 
 -- name: read_clock
 select (extract(epoch from clock_timestamp()) * 1000000)::bigint
@@ -150,18 +164,18 @@ select (extract(epoch from clock_timestamp()) * 1000000)::bigint
 select n.id
 from unnest(:tenants::text[], :instances::bytea[], :fences::bigint[]) as i(tenant_id, id, fence)
 join holdfast.instances n
-  on n.tenant_id = i.tenant_id and n.id = i.id and n.fence = i.fence and n.locked_by = :worker_id
+  on n.tenant_id = any(array[i.tenant_id]) and n.id = i.id and n.fence = i.fence and n.locked_by = :worker_id
 
 -- name: next_due
 with recursive heads as (
   (select tenant_id, definition_key, definition_version, run_at from holdfast.instances
-   where queue = :queue and run_at is not null and locked_by is null
+   where queue = :queue and run_at is not null and locked_by is null and tenant_id <> '#instances_due'
    order by tenant_id, definition_key, definition_version, run_at limit 1)
   union all
   select n.tenant_id, n.definition_key, n.definition_version, n.run_at
   from heads h cross join lateral (
     select i.tenant_id, i.definition_key, i.definition_version, i.run_at from holdfast.instances i
-    where i.queue = :queue and i.run_at is not null and i.locked_by is null
+    where i.queue = :queue and i.run_at is not null and i.locked_by is null and i.tenant_id <> '#instances_due'
       and (i.tenant_id, i.definition_key, i.definition_version)
         > (h.tenant_id, h.definition_key, h.definition_version)
     order by i.tenant_id, i.definition_key, i.definition_version, i.run_at limit 1

@@ -3,6 +3,7 @@
 -- Columns arrive as array literals (`{1,2}` as text), history payloads as one text, split at U+001F, which JSON never
 -- holds unescaped, and ids, salts and hashes, which are all of one size, as one value that is cut: the driver's own array
 -- encoding costs ten times as much, element by element.
+-- Where a list meets a table, the tenant is named as `= any(array[…])`, for the reason given in claims.sql.
 
 -- name: commit_me
 -- Fencing takes this row FOR UPDATE, heartbeats are non-key updates: only fencing waits for us, and we for it.
@@ -83,7 +84,7 @@ changed as (
     as c(tenant_id, id, fence, status, waiting_on, run_at, release, woken, seq, hash, result, last_error,
          compensation, snapshot, current_state, completed_at, definition_version, epoch_seq)
   join won on won.tenant_id = c.tenant_id and won.instance_id = c.id
-  where i.tenant_id = c.tenant_id and i.id = c.id and i.fence = c.fence
+  where i.tenant_id = any(array[c.tenant_id]) and i.id = c.id and i.fence = c.fence
   returning i.id, (c.release and i.locked_by is not null) as kept
 )
 
@@ -103,9 +104,11 @@ told as (
 -- that it is cancelled) is born woken, or its first claim would not read its events.
 -- A start may name a worker that has room for it; locked like `me`, so that fencing either sees the claim or stops it.
 claimant as materialized (
-  select id from holdfast.workers
-  where tenant_id = '*' and id = any(:start_16::text::bytea[]) and fenced_at is null
-  for key share
+  select w.id from (select distinct unnest(:start_16::text::bytea[]) as id) named
+  cross join lateral (
+    select id from holdfast.workers where tenant_id = '*' and id = named.id and fenced_at is null
+    for key share
+  ) w
 ), started as (
   insert into holdfast.instances (tenant_id, id, kind, definition_key, definition_version, business_key, status,
                                   queue, priority, run_at, input, parent_id, parent_step, trace_id, created_at,
@@ -121,13 +124,14 @@ claimant as materialized (
   from unnest(:start_1::text::text[], :start_2::text::bytea[], :start_3::text::text[], :start_4::text::text[], :start_5::text::integer[],
               :start_6::text::text[], :start_7::text::text[], :start_8::text::integer[], :start_9::text::bigint[], :start_10::text::bytea[],
               :start_11::text::bytea[], :start_12::text::text[], :start_13::text::text[], :start_14::text::bigint[], :start_15::text::bytea[],
-              :start_16::text::bytea[], :start_17::text::text[])
+              :start_16::text::bytea[], :start_17::text::text[]) with ordinality
     as s(tenant_id, id, kind, definition_key, definition_version, business_key, queue, priority, run_at, input,
-         parent_id, parent_step, trace_id, created_at, by, claimed_by, created_by)
+         parent_id, parent_step, trace_id, created_at, by, claimed_by, created_by, number)
   left join claimant on claimant.id = s.claimed_by
   left join (select tenant_id, instance_id, count(*) as events from told group by tenant_id, instance_id) w
     on w.tenant_id = s.tenant_id and w.instance_id = s.id
   where s.by is null or exists (select 1 from won where won.tenant_id = s.tenant_id and won.instance_id = s.by)
+  order by s.number  -- of two with the same business key the first is born, however they are joined
   on conflict do nothing
   returning tenant_id, id, locked_by is not null as claimed
 )
@@ -155,7 +159,7 @@ sent as (
     run_at = case when i.locked_by is null and i.completed_at is null
                   then least(coalesce(i.run_at, :now), :now) else i.run_at end
   from (select tenant_id, instance_id, count(*) as events from sent group by tenant_id, instance_id) w
-  where i.tenant_id = w.tenant_id and i.id = w.instance_id
+  where i.tenant_id = any(array[w.tenant_id]) and i.id = w.instance_id
 )
 
 -- name: commit_consumed
@@ -164,7 +168,7 @@ consumed as (
   from unnest(:consumed_1::text::text[], :consumed_2::text::bytea[], :consumed_3::text::text[], :consumed_4::text::bigint[])
     as c(tenant_id, instance_id, id, seq)
   join won on won.tenant_id = c.tenant_id and won.instance_id = c.instance_id
-  where e.tenant_id = c.tenant_id and e.instance_id = c.instance_id and e.id = c.id and e.consumed_seq is null
+  where e.tenant_id = any(array[c.tenant_id]) and e.instance_id = c.instance_id and e.id = c.id and e.consumed_seq is null
 )
 
 -- name: commit_effects
@@ -249,11 +253,11 @@ tasked as (
       :taskchange_16::text::bytea[], :taskchange_17::text::bytea[], :taskchange_18::text::integer[])
     as c(tenant_id, id, instance_id, status, run_at, attempts, locked_by, fence, output, error, standing_type, standing,
          at, completed_at, completed_by, by, input, version)
-  where t.tenant_id = c.tenant_id and t.id = c.id and t.closed_at is null
+  where t.tenant_id = any(array[c.tenant_id]) and t.id = c.id and t.closed_at is null
     and (c.version is null or t.version = c.version)
     and case when c.by is null then t.completed_at is null and not exists (
                select 1 from told join holdfast.events e
-                 on e.tenant_id = told.tenant_id and e.instance_id = told.instance_id and e.id = told.id
+                 on e.tenant_id = any(array[told.tenant_id]) and e.instance_id = told.instance_id and e.id = told.id
                where told.task_id = c.id)
              else exists (select 1 from won where won.tenant_id = c.tenant_id and won.instance_id = c.by) end
   returning t.id

@@ -30,7 +30,7 @@ select holdfast.count_ways_in(:now::bigint)
 -- name: door_list_workers
 select id, host, pid, started_at, heartbeat_at, stopped_at, fenced_at, fenced_by, liveness, definitions,
   holdfast.claims_of(id) as holds
-from holdfast.workers where tenant_id = '*' order by started_at desc limit :limit
+from holdfast.workers where tenant_id = '*' and host <> '#workers_by_start' order by started_at desc limit :limit
 
 -- name: bind_tenant
 -- For the rest of the transaction: on a caller's own connection, whose login may be of the role holdfast_door.

@@ -1,7 +1,7 @@
 -- name: next_head
 -- One step of the walk from one (tenant, definition) with scheduled work to the next: one descent of the index.
 select tenant_id, definition_key, definition_version, run_at from holdfast.instances
-where queue = :queue and run_at is not null and locked_by is null
+where queue = :queue and run_at is not null and locked_by is null and tenant_id <> '#instances_due'
   -- With the last moment there is, or SQLite would begin at the first of the group and walk past all who sleep in it.
   and (tenant_id, definition_key, definition_version, run_at) > (:tenant_id, :key, :version, 9223372036854775807)
 order by tenant_id, definition_key, definition_version, run_at limit 1
@@ -15,7 +15,8 @@ update holdfast.instances set
 where (tenant_id, id) in (
   select tenant_id, id from holdfast.instances
   where queue = :queue and tenant_id = :tenant_id and definition_key = :key and definition_version = :version
-    and run_at <= :now and run_at is not null and locked_by is null and (attempts >= 2) = :alone
+    and run_at <= :now and run_at is not null and locked_by is null and tenant_id <> '#instances_due'
+    and (attempts >= 2) = :alone
   order by run_at limit :limit
 )
 returning tenant_id, id, kind, definition_key, definition_version, status, input, snapshot,
@@ -33,22 +34,25 @@ where tenant_id = :tenant_id and instance_id = :instance_id order by seq desc li
 select id, key, type, name, status, run_at, attempts, max_attempts, input, options, invoke_id, visit, standing_type,
   standing, created_at
 from holdfast.tasks where tenant_id = :tenant_id and instance_id = :instance_id and closed_at is null
+  and tenant_id <> '#tasks_of_instance'
 order by created_at, key
 
 -- name: read_words_of
--- Named indexes: the primary key would lead through every event the instance was ever sent.
-select id, kind, name, payload, sent_at, sent_by from holdfast.events indexed by holdfast_events_words
+select id, kind, name, payload, sent_at, sent_by from holdfast.events
 where tenant_id = :tenant_id and instance_id = :instance_id and consumed_seq is null and kind <> 'signal'
+  and tenant_id <> '#events_words'
 order by sent_at, id
 
 -- name: next_signal_name
-select name from holdfast.events indexed by holdfast_events_signals
-where tenant_id = :tenant_id and instance_id = :instance_id and consumed_seq is null and kind = 'signal' and name > :after
+select name from holdfast.events
+where tenant_id = :tenant_id and instance_id = :instance_id and consumed_seq is null and kind = 'signal'
+  and tenant_id <> '#events_signals' and name > :after
 order by name limit 1
 
 -- name: read_signals_of
-select id, kind, name, payload, sent_at, sent_by from holdfast.events indexed by holdfast_events_signals
-where tenant_id = :tenant_id and instance_id = :instance_id and consumed_seq is null and kind = 'signal' and name = :name
+select id, kind, name, payload, sent_at, sent_by from holdfast.events
+where tenant_id = :tenant_id and instance_id = :instance_id and consumed_seq is null and kind = 'signal'
+  and tenant_id <> '#events_signals' and name = :name
 order by sent_at, id limit :limit
 
 -- name: look_up_history_row

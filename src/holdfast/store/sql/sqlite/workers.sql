@@ -1,10 +1,11 @@
 -- part: scheduled
-i.run_at is not null and i.locked_by is null
+i.run_at is not null and i.locked_by is null and i.tenant_id <> '#instances_due'
 
 -- part: next_of_tenant
 from holdfast.instances i where i.queue = h.queue and i.tenant_id = :tenant_id
       and (i.definition_key, i.definition_version, i.run_at) > (coalesce(h.definition_key, ''),
-        coalesce(h.definition_version, 0), 9223372036854775807) and i.run_at is not null and i.locked_by is null
+        coalesce(h.definition_version, 0), 9223372036854775807)
+      and i.run_at is not null and i.locked_by is null and i.tenant_id <> '#instances_due'
       order by i.definition_key, i.definition_version limit 1
 
 -- name: queues_of_tenant
