@@ -11,7 +11,7 @@ READY   := .venv/.ready
 SHELL   := bash -o pipefail
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-newest check bench mutants crashes faults fuzz-api xstate lock clean
+.PHONY: help run test test-all test-newest check bench mutants crashes faults fuzz-api xstate lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' Makefile
@@ -19,8 +19,11 @@ help: ## this list
 run: $(RUNS) ## start Holdfast with the example expense claim, which waits for you
 	$(BIN)/holdfast dev --app examples.expenses:hf $(ARGS)
 
-test: $(READY) ## run all tests, on SQLite and on a private PostgreSQL
+test: $(READY) ## run every test, at a size to wait for, on SQLite and on a private PostgreSQL
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+test-all: $(READY) ## run every test at full size: all crash points, more requests of the fuzzer, larger fleets
+	HOLDFAST_TEST_SIZE=full $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 # Engine, flows and a few tests of the store, on SQLite and PostgreSQL: what a new interpreter would break first.
 PART = tests/engine tests/flows tests/store/test_commit.py tests/store/test_claims.py -k "not postgres or (store and claims)"
@@ -55,7 +58,7 @@ mutants: $(READY) ## remove each guard in turn and see a test fail
 	$(BIN)/python tests/mutants.py $(ARGS)
 
 crashes: $(READY) ## stop before and after every single write, on PostgreSQL too
-	HOLDFAST_TEST_EVERY_FAULT=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/crash $(ARGS)
+	HOLDFAST_TEST_SIZE=full $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/crash $(ARGS)
 
 faults: $(READY) ## kill, pause and cut off real workers for a while, and audit; ARGS="--kills 2000" asks for more
 	$(BIN)/python -m tests.processes.long $(ARGS)

@@ -1,16 +1,25 @@
-"""Fixtures for every test: one private PostgreSQL for the whole run, one database per test.
+"""Fixtures for every test: one private PostgreSQL for the whole run, one database per test, one server per process.
 
 A run on one process starts the cluster when the first test asks for it. Under xdist the controller
 starts it and hands the port to its workers, so that it outlives each of them.
 """
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
+from holdfast.store.migrate import migrate_postgres
+from tests.api.served import served, served_postgres, served_sqlite  # noqa: F401, fixtures
+from tests.support import size
 from tests.support.browser import browser, context, faults, page  # noqa: F401, fixtures
 from tests.support.postgres import Cluster, Server
+
+# A busy machine is no failure, and a property leaves nothing behind in the tree.
+settings.register_profile("ours", deadline=None, database=None, max_examples=size.sized(60, 200))
+settings.load_profile("ours")
 
 cluster_key = pytest.StashKey[Cluster]()
 
@@ -20,6 +29,15 @@ def shared_cluster(config: pytest.Config) -> Cluster:
         config.stash[cluster_key] = cluster = Cluster(durable=False)
         cluster.start()
     return config.stash[cluster_key]
+
+
+def pytest_report_header() -> str:
+    return size.HEADER
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
+        terminalreporter.write_line(size.HEADER)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -54,17 +72,20 @@ def postgres(request: pytest.FixtureRequest) -> Server:
 
 
 @pytest.fixture(scope="session")
-def postgres_template() -> str | None:
-    """The database that `postgres_url` copies; None for an empty one.
-
-    A folder whose tests want a migrated database overrides this in its conftest.py:
-    `return postgres.template("migrated", migrate)`, where `migrate(dsn)` runs once per test run.
-    """
-    return None
+def postgres_template(postgres: Server) -> str:
+    """A migrated database: a copy of it costs half of a migration."""
+    return postgres.template("holdfast", lambda dsn: asyncio.run(migrate_postgres(dsn, apply=True)))
 
 
 @pytest.fixture
-def postgres_url(postgres: Server, postgres_template: str | None) -> Iterator[str]:
-    """The DSN of a fresh database for this test alone, dropped afterwards whoever is still connected."""
+def postgres_url(postgres: Server, postgres_template: str) -> Iterator[str]:
+    """The DSN of a migrated database for this test alone, dropped afterwards whoever is still connected."""
     with postgres.database(template=postgres_template) as url:
+        yield url
+
+
+@pytest.fixture
+def empty_postgres_url(postgres: Server) -> Iterator[str]:
+    """The DSN of a database with nothing in it, for tests that migrate it themselves."""
+    with postgres.database() as url:
         yield url

@@ -27,7 +27,6 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.timeout(300)
 def test_a_quick_run_fills_every_row(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     ended = run("--quick", "--json", str(report))

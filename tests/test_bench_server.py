@@ -6,12 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.timeout(300)
 def test_a_short_run_fills_every_row(tmp_path: Path, postgres_url: str) -> None:
     file = tmp_path / "report.json"
     ended = subprocess.run(

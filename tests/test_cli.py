@@ -332,9 +332,9 @@ def test_debug_shows_the_traceback(shop: Shop) -> None:
     assert isinstance(result.exception, holdfast.InstanceNotFound)
 
 
-def test_only_dev_migrate_and_an_embedded_start_migrate(tmp_path: Path, postgres_url: str, shop: Shop) -> None:
+def test_only_dev_migrate_and_an_embedded_start_migrate(tmp_path: Path, empty_postgres_url: str, shop: Shop) -> None:
     for words in (("instances", "list"), ("verify",), ("worker",), ("start", "ask")):
-        result = shop.run(*words, "--database", postgres_url)
+        result = shop.run(*words, "--database", empty_postgres_url)
         assert (result.exit_code, "holdfast migrate" in result.stderr) == (1, True), words
     fresh = f"sqlite:///{tmp_path / 'folder' / 'fresh.db'}"
     assert shop.run("worker", "--database", fresh).exit_code == 5
@@ -342,8 +342,8 @@ def test_only_dev_migrate_and_an_embedded_start_migrate(tmp_path: Path, postgres
     assert shop.run("instances", "list", "--database", fresh).exit_code == 0
 
 
-def test_migrate_says_what_it_did_and_may_run_twice(tmp_path: Path, postgres_url: str) -> None:
-    for url in (f"sqlite:///{tmp_path / 'new.db'}", postgres_url):
+def test_migrate_says_what_it_did_and_may_run_twice(tmp_path: Path, empty_postgres_url: str) -> None:
+    for url in (f"sqlite:///{tmp_path / 'new.db'}", empty_postgres_url):
         runner = CliRunner(env={"HOLDFAST_DATABASE_URL": url, "HOLDFAST_APP": None})
         assert runner.invoke(cli, ["migrate", "--dry-run"]).exit_code != 0
         assert "was brought up to date" in runner.invoke(cli, ["migrate"]).stderr
@@ -519,7 +519,7 @@ class Process:
 
     def send(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=200)
 
 
 @pytest.fixture

@@ -133,9 +133,9 @@ def test_the_health_check_asks_where_the_process_listens(name: str) -> None:
     compile(check[-1], "healthcheck", "exec")
 
 
-def test_the_services_do_as_they_are_told(postgres_url: str, tmp_path: Path) -> None:
+def test_the_services_do_as_they_are_told(empty_postgres_url: str, tmp_path: Path) -> None:
     """Every command with its variables and its health check, on a database that is empty; only the ports are others."""
-    (tmp_path / "database_url").write_text(postgres_url + "\n")
+    (tmp_path / "database_url").write_text(empty_postgres_url + "\n")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
 
     def begin(name: str, *words: str, port: int = 0) -> subprocess.Popen[str]:
@@ -152,7 +152,7 @@ def test_the_services_do_as_they_are_told(postgres_url: str, tmp_path: Path) -> 
 
     for job in ((), ("principals", "create", "ops", "--role", "admin"), ("keys", "create", "ops")):
         process = begin("migrate", *job)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=200)
         assert process.returncode == 0, out
     for name, its in (("server", "8700"), ("worker", "9100")):
         port = free_port()
@@ -164,7 +164,7 @@ def test_the_services_do_as_they_are_told(postgres_url: str, tmp_path: Path) -> 
                 assert process.poll() is None and time.monotonic() < end, process.communicate()
                 time.sleep(0.1)
             process.terminate()
-            out, _ = process.communicate(timeout=60)
+            out, _ = process.communicate(timeout=200)
             assert process.returncode == 0, out
         finally:
             process.kill()

@@ -61,7 +61,7 @@ def run(program: Program, folder: Path) -> str:
     environment.pop("HOLDFAST_DATABASE_URL", None)
     (folder / "program.py").write_text(program.code)
     done = subprocess.run(
-        [sys.executable, "program.py"], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "program.py"], cwd=folder, env=environment, capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, f"{program}\n{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -1,6 +1,5 @@
 """Log lines: found by tenant, instance, task, step, attempt and trace; without secrets; silent in a library."""
 
-import asyncio
 import json
 import logging
 import subprocess
@@ -16,11 +15,9 @@ from structlog.testing import capture_logs
 
 import holdfast
 from holdfast import Context, logs
-from holdfast.store.migrate import migrate_postgres
 from holdfast.testing import FakeProvider, Harness
 from tests.charts.support import EXPENSE
 from tests.charts.support import app as expenses
-from tests.support.postgres import Server
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
@@ -36,11 +33,6 @@ def unconfigured() -> Iterator[None]:
     root.handlers[:], threading.excepthook, sys.unraisablehook = before, *hooks
     root.setLevel(level)
     logging.captureWarnings(False)
-
-
-@pytest.fixture(scope="session")
-def postgres_template(postgres: Server) -> str:
-    return postgres.template("holdfast_flows", lambda dsn: asyncio.run(migrate_postgres(dsn, apply=True)))
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -440,7 +432,7 @@ async def bad(ctx, _):
 async def main():
     async with hf, hf.worker():
         try:
-            await (await hf.start("bad")).result(timeout=30)
+            await (await hf.start("bad")).result(timeout=100)
         except Exception as error:
             print(type(error).__name__)
     structlog.get_logger("holdfast.worker").warning("look_here", error="postgresql://ann:hunter2@db is away")
@@ -453,7 +445,7 @@ asyncio.run(main())
 def ran(configure: str) -> tuple[str, str]:
     environment = {"PYTHONPATH": str(Path(holdfast.__file__).parents[1]), "NO_COLOR": "1"}
     program = PROGRAM.format(configure=configure)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=200)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 

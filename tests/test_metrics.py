@@ -21,14 +21,12 @@ from holdfast import Backoff, Context, Holdfast, Workflow, metrics
 from holdfast.engine.turns import Outcome, Turn
 from holdfast.metrics import Metrics, step_name
 from holdfast.store.committer import Committer
-from holdfast.store.migrate import migrate_postgres
 from holdfast.store.sqlite import connect
 from holdfast.store.statements import statement
 from holdfast.testing import FakeProvider, Harness
 from tests.charts.support import EXPENSE
 from tests.charts.support import app as expenses
 from tests.flows.support import query
-from tests.support.postgres import Server
 
 Series = dict[tuple[str, ...], float]
 NAMES = {
@@ -55,11 +53,6 @@ ASK: dict[str, Any] = {
         "b": {"type": "final"},
     },
 }
-
-
-@pytest.fixture(scope="session")
-def postgres_template(postgres: Server) -> str:
-    return postgres.template("holdfast_flows", lambda dsn: asyncio.run(migrate_postgres(dsn, apply=True)))
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -240,7 +233,7 @@ async def test_what_a_worker_of_the_library_does_is_counted(url: str) -> None:
     async with hf, hf.worker():
         handles = await hf.start_many("short", range(20))
         for handle in handles:
-            await handle.result(timeout=30)
+            await handle.result(timeout=100)
         found = await scraped(hf)
     assert found["holdfast_steps_total"] == {("short", "succeeded", "one"): 20}
     assert found["holdfast_instances_completed_total"] == {("short", "completed"): 20}
@@ -485,7 +478,7 @@ def serving(url: str, tmp_path: Path) -> Iterator[int]:
     command = [sys.executable, "-m", "holdfast.cli.main"]
 
     def call(*words: str) -> None:
-        subprocess.run([*command, *words], cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=60)
+        subprocess.run([*command, *words], cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=200)
 
     call("migrate")
     process = subprocess.Popen(
@@ -504,7 +497,7 @@ def serving(url: str, tmp_path: Path) -> Iterator[int]:
         call("start", "short", "--wait", "30")
         yield port
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=200) == 0
     finally:
         process.kill()
         process.wait()

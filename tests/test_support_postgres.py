@@ -24,10 +24,18 @@ async def test_the_cluster_answers(postgres_url: str) -> None:
 
 
 @pytest.mark.parametrize("visit", ["first", "second"])
-def test_each_test_gets_an_empty_database_of_its_own(postgres_url: str, visit: str) -> None:
-    with psycopg.connect(postgres_url) as connection:
-        connection.execute("create table visits (name text)")  # fails if the other visit was here
-        connection.execute("insert into visits values (%s)", (visit,))
+def test_each_test_gets_a_database_of_its_own(postgres_url: str, empty_postgres_url: str, visit: str) -> None:
+    for url in (postgres_url, empty_postgres_url):
+        with psycopg.connect(url) as connection:
+            connection.execute("create table visits (name text)")  # fails if the other visit was here
+            connection.execute("insert into visits values (%s)", (visit,))
+
+
+def test_only_one_of_them_is_migrated(postgres_url: str, empty_postgres_url: str) -> None:
+    there = "select to_regclass('holdfast.instances') is not null"
+    for url, migrated in ((postgres_url, True), (empty_postgres_url, False)):
+        with psycopg.connect(url) as connection:
+            assert connection.execute(there).fetchone() == (migrated,)
 
 
 def test_two_databases_open_at_once_are_different(postgres: Server, postgres_url: str) -> None:

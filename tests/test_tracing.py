@@ -20,20 +20,13 @@ from holdfast import Backoff, Context, Holdfast, NotApplied, Outside, StepInfo
 from holdfast.engine.trace import TraceParent, format_traceparent, parse_traceparent, trace_id_of
 from holdfast.handlers.llm import OpenAiCompatible
 from holdfast.handlers.script import ScriptedLlm
-from holdfast.store.migrate import migrate_postgres
 from holdfast.testing import Harness
 from holdfast.tracing import Tracing, tracing_by
 from tests.flows.support import lose_worker
 from tests.handlers.support import answering_json, serving
-from tests.support.postgres import Server
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
-
-
-@pytest.fixture(scope="session")
-def postgres_template(postgres: Server) -> str:
-    return postgres.template("holdfast_flows", lambda dsn: asyncio.run(migrate_postgres(dsn, apply=True)))
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -330,7 +323,7 @@ async def test_a_worker_of_the_library_takes_the_provider_it_is_given(url: str, 
     async def small(ctx: Context, _: Any) -> None: ...
 
     async with hf, hf.worker():
-        await (await hf.start("small")).result(timeout=30)
+        await (await hf.start("small")).result(timeout=100)
     assert words(spans.one("instance small"))["holdfast.outcome"] == "completed"
 
 
@@ -343,12 +336,12 @@ def test_opentelemetry_is_not_imported_unless_the_application_does() -> None:
         "async def small(ctx, _): return 1\n"
         "async def main():\n"
         "    async with hf, hf.worker():\n"
-        "        print(await (await hf.start('small')).result(timeout=30))\n"
+        "        print(await (await hf.start('small')).result(timeout=100))\n"
         "asyncio.run(main())\n"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]\n"
     )
     environment = {"PYTHONPATH": str(Path(holdfast.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=200)
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 

@@ -21,7 +21,7 @@ from holdfast.app import api_keys, principals
 from holdfast.app.audit import By
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 200.0
 FORM = {"type": "object", "required": ["approve"], "properties": {"approve": {"type": "boolean"}}}
 ASK = {"task": {"type": "HUMAN", "name": "approve", "title": "Approve it", "form": FORM}}
 CHART: dict[str, Any] = {
@@ -139,6 +139,12 @@ class Api:
         return task  # type: ignore[no-any-return]
 
 
+async def _migrate(database: str) -> None:
+    """As `holdfast migrate` does it, without starting Python."""
+    async with Holdfast(database):
+        pass
+
+
 async def _make_key(database: str, tenant: str, name: str, kind: str, role: str, group: str) -> str:
     """As `holdfast principals create` and `holdfast keys create` do it, without starting Python twice."""
     async with Holdfast(database) as hf:
@@ -159,7 +165,7 @@ class House:
         self.processes: list[Running] = []
         self.keys: dict[tuple[str, str], str] = {}
         if not migrated:
-            self.cli("migrate")
+            asyncio.run(_migrate(url))
 
     def cli(self, *words: str) -> str:
         done = subprocess.run(

@@ -16,8 +16,8 @@ from holdfast.api.endpoints import ANYONE, PUBLIC, Endpoint
 from holdfast.api.server import table
 from holdfast.engine.access import CAPABILITIES, NOT_FOR_AGENTS, ROLES
 from holdfast.engine.keys import make_key
-from tests.api.conftest import Served
 from tests.api.matrix import CALLERS, FILE, may, render
+from tests.api.served import Served
 from tests.api.support import ROOT, Api, wait_until
 
 ENDPOINTS = table()
@@ -178,7 +178,7 @@ def test_a_route_without_a_declared_capability_stops_the_server_from_starting(ca
     )  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", UNDECLARED, capability, "server", "--port", "0", "--database", database],
-        capture_output=True, text=True, cwd=ROOT, timeout=60, check=False,
+        capture_output=True, text=True, cwd=ROOT, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode != 0
     assert "listening" not in done.stdout

@@ -21,7 +21,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.app import api_keys
 from holdfast.app.audit import By
-from tests.api.conftest import Served
+from tests.api.served import Served
 from tests.api.support import CHART, Api, House, wait_until
 from tests.api.test_idempotency import sql
 
@@ -437,7 +437,7 @@ def test_a_request_that_is_cut_off_at_the_end_of_the_grace_is_told_so(house: Hou
     server.process.terminate()
     answer = slow.recv(65536)
     assert answer.startswith(b"HTTP/1.1 503") and b"application/problem+json" in answer, answer
-    assert server.process.wait(timeout=60) == 0
+    assert server.process.wait(timeout=200) == 0
 
 
 async def _login_links(house: House, tenant: str, count: int) -> list[str]:

@@ -1,15 +1,14 @@
-"""A few hundred requests of the fuzzer to every operation, on both databases. `make fuzz-api` sends 5,000 to each."""
+"""The fuzzer sends 50 requests to every operation on both databases, 200 at full size, 5,000 with `make fuzz-api`."""
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
-from tests.api.conftest import Served
 from tests.api.fuzz import ALIKE, OPERATIONS, Fuzzer, Seeds, Target
+from tests.api.served import Served
+from tests.support.size import sized
 
-CASES = int(os.environ.get("HOLDFAST_TEST_FUZZ_CASES", "200"))
+CASES = sized(50, 200)
 
 
 def target(served: Served) -> Target:

@@ -13,8 +13,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.api.conftest import Served
 from tests.api.seeds import Seeds
+from tests.api.served import Served
 from tests.api.support import CHART, Api, House
 
 MAX_BYTES = 1 << 20

@@ -17,8 +17,8 @@ import psycopg
 import pytest
 
 from holdfast.api.server import table
-from tests.api.conftest import Served
 from tests.api.seeds import Seeds
+from tests.api.served import Served
 from tests.api.support import CHART, Api, House, wait_until
 
 TENANT = "once"

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from holdfast.api.server import table
-from tests.api.conftest import Served
+from tests.api.served import Served
 from tests.api.support import CHART, Api, wait_until
 
 TENANT = "if-match"

@@ -63,7 +63,7 @@ def test_a_worker_that_may_only_be_a_door_says_so(logins: Logins, tmp_path: Path
     house = House(logins.door, tmp_path, migrated=True)
     try:
         worker = house.run("worker")
-        assert worker.process.wait(timeout=60) == 5
+        assert worker.process.wait(timeout=200) == 5
         assert "grant holdfast_worker to it" in worker.log.read_text()
     finally:
         house.close()

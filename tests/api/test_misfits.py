@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from holdfast.client import Client, ValidationFailed
-from tests.api.conftest import Served
+from tests.api.served import Served
 from tests.api.support import CHART, Api
 from tests.client.support import key_of
 

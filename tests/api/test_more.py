@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import httpx
 
-from tests.api.conftest import Served
+from tests.api.served import Served
 from tests.api.support import CHART, Api, wait_until
 
 

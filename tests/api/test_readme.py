@@ -35,7 +35,7 @@ def test_the_lines_for_the_shell_work_as_printed_and_a_browser_gets_in_once(tmp_
         # A person reads between the lines; here the proposal has to be there before it is asked for.
         text = text.replace("TASK=$(", f"{_waiting(url)}\nTASK=$(")
         done = subprocess.run(
-            ["sh", "-eu", "-c", text], capture_output=True, text=True, cwd=tmp_path, timeout=100, check=False,
+            ["sh", "-eu", "-c", text], capture_output=True, text=True, cwd=tmp_path, timeout=200, check=False,
             env=os.environ | {"PATH": f"{shims}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": _path()},
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr

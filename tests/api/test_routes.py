@@ -9,8 +9,7 @@ import apsw
 import asyncpg
 import pytest
 
-from tests.api.conftest import House
-from tests.api.support import Api, Running
+from tests.api.support import Api, House, Running
 from tests.support.postgres import Server
 
 

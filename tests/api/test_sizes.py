@@ -13,7 +13,7 @@ import pytest
 from holdfast import ForkRefused, Holdfast
 from holdfast.app import control
 from holdfast.engine import ids
-from tests.api.conftest import Served
+from tests.api.served import Served
 from tests.api.support import Api
 
 LARGE = "x" * 600_000

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.api.endpoints import Endpoint
 from holdfast.api.server import table
-from tests.api.conftest import Served
 from tests.api.seeds import Seeds, fitting_body, noun_of
+from tests.api.served import Served
 from tests.api.support import CHART, Api
 
 ENDPOINTS = table()

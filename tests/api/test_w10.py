@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-from tests.api.conftest import Served
+from tests.api.served import Served
 from tests.api.support import CHART, Api
 
 

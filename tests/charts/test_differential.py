@@ -1,4 +1,4 @@
-"""Agreement with npm XState on random machines: a few hundred here, 2,000 and more with `make xstate`."""
+"""Agreement with npm XState on random machines: 80, 300 at full size, 2,000 and more with `make xstate`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 
 from tests.charts.differential import compare, install_xstate, run, run_xstate
 from tests.charts.machines import Machine
+from tests.support.size import sized
 
-BATCH = 75
+BATCH = sized(20, 75)
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +18,7 @@ def xstate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install_xstate(tmp_path_factory.mktemp("xstate"))
 
 
-@pytest.mark.parametrize("first", range(1, 301, BATCH))
+@pytest.mark.parametrize("first", range(1, 301, 75))
 def test_our_interpreter_and_xstate_agree_on_every_step(first: int, xstate: Path) -> None:
     verdict = run(first, BATCH, xstate)
     assert verdict.differences == [], "\n".join(

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import structlog
 
-from holdfast.store.migrate import migrate_postgres
 from tests.cli.support import Desk
-from tests.support.postgres import Server
-
-
-@pytest.fixture(scope="session")
-def postgres_template(postgres: Server) -> str:
-    return postgres.template("holdfast_cli", lambda dsn: asyncio.run(migrate_postgres(dsn, apply=True)))
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -34,7 +34,7 @@ class Desk:
         for line in lines.strip().splitlines():
             done = subprocess.run(
                 ["sh", "-c", line.replace(NEWEST, self.newest)], cwd=self.folder, env=self.environment, text=True,
-                capture_output=True, timeout=60, check=False,
+                capture_output=True, timeout=200, check=False,
             )  # fmt: skip
             assert done.returncode == 0, line + done.stdout + done.stderr
             if re.fullmatch(r"ins_[0-9a-f]+\n", done.stdout):

@@ -14,7 +14,7 @@ import httpx
 import msgspec
 
 from holdfast.client import Client
-from tests.api.conftest import Served
+from tests.api.served import Served
 from tests.api.support import House
 
 ME = {

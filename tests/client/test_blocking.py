@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.client import BlockingClient, InstanceFailed, NotFound, Unreachable
 from holdfast.engine.errors import HoldfastError
-from tests.api.conftest import Served
+from tests.api.served import Served
 from tests.client.support import ME, answer, drop_after, key_of, stand_in
 
 

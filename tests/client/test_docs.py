@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 import holdfast
-from tests.api.conftest import Served
+from tests.api.served import Served
 from tests.client.support import key_of, mocked
 from tests.client.test_contract import METHODS, public
 from tests.test_docs import FENCE, ROOT
@@ -41,7 +41,7 @@ def test_a_program_runs_and_prints_what_the_page_says(served: Served, number: in
         "HOLDFAST_KEY_FILE": str(key),
     }  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stderr
     printed = iter(done.stdout.splitlines())

@@ -28,7 +28,7 @@ from holdfast.client import (
     Unreachable,
     ValidationFailed,
 )
-from tests.api.conftest import Served
+from tests.api.served import Served
 from tests.api.support import CHART, House
 from tests.client.support import key_of, patient, wire
 

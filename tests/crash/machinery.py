@@ -44,9 +44,13 @@ class Meddler:
         self.methods = methods
         self.at = at  # which call, from 1
         self.how = how  # crash_before | crash_after | fail | lost_reply
-        self.calls = 0
+        self.names: list[str] = []  # of all calls so far
         self.met = ""
         self.died = asyncio.Event()
+
+    @property
+    def calls(self) -> int:
+        return len(self.names)
 
     def wrap(self, store: Any) -> Any:
         return MeddledStore(store, self)
@@ -59,7 +63,7 @@ class Meddler:
     async def around(self, name: str, call: Callable[[], Any]) -> Any:
         if self.died.is_set():
             await self.silence()
-        self.calls += 1
+        self.names.append(name)
         if self.calls != self.at:
             return await call()
         self.met = name

@@ -4,13 +4,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 from tests.engine.support import Play
-
-# A busy machine is no failure, and a property leaves nothing behind in the tree.
-settings.register_profile("engine", deadline=None, database=None, max_examples=60)
-settings.load_profile("engine")
 
 
 @pytest.fixture

@@ -1,19 +1,11 @@
 """Every flow runs on a temporary SQLite, then on PostgreSQL, through the public API and a clock that we move."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from holdfast.store.migrate import migrate_postgres
 from holdfast.testing import FakeProvider, Harness
-from tests.support.postgres import Server
-
-
-@pytest.fixture(scope="session")
-def postgres_template(postgres: Server) -> str:
-    return postgres.template("holdfast_flows", lambda dsn: asyncio.run(migrate_postgres(dsn, apply=True)))
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -174,7 +174,7 @@ async def test_an_oversized_payload_is_refused_wherever_it_comes_in(url: str) ->
         for where, words in places.items():
             handle = await hf.start("big", where)
             with pytest.raises(HoldfastError, match=words):
-                await handle.result(timeout=20)
+                await handle.result(timeout=100)
         with pytest.raises(PayloadTooLarge, match="signal 'go'"):
             await handle.signal("go", big)
 

@@ -95,7 +95,7 @@ async def test_a_start_beside_an_idle_worker_needs_no_claim(url: str) -> None:
         await idle(worker)
         claims = app.count_claims()
         handles = [await app.start("note", n) for n in range(5)]
-        assert [await handle.result(timeout=20) for handle in handles] == [0, 1, 2, 3, 4]
+        assert [await handle.result(timeout=100) for handle in handles] == [0, 1, 2, 3, 4]
         assert sum(claims) == 0
         assert await types(handles[0]) == ["INSTANCE_STARTED", "STEP_COMPLETED", "INSTANCE_COMPLETED"]
     assert app.runs == [0, 1, 2, 3, 4]
@@ -110,7 +110,7 @@ async def test_what_a_full_worker_cannot_take_waits_and_is_claimed_as_room_is_ma
         await until(lambda: len(app.runs) == 3)
         assert len(worker.executions) == 3
         app.go.set()
-        assert sorted([await handle.result(timeout=20) for handle in handles]) == list(range(10))
+        assert sorted([await handle.result(timeout=100) for handle in handles]) == list(range(10))
     assert sorted(app.runs) == list(range(10))
     await sound(url)
 
@@ -125,7 +125,7 @@ async def test_nothing_overtakes_what_waits_already(url: str) -> None:
             late = await app.start("note", 99)
             app.go.set()
             for handle in [*waiting, late]:
-                await handle.result(timeout=20)
+                await handle.result(timeout=100)
             assert app.runs[-1] == 99
             assert not worker.executions
     await sound(url)
@@ -167,7 +167,7 @@ async def test_a_start_whose_reply_is_lost_runs_all_the_same_and_once(url: str) 
         lose = app.lose_replies(1)
         with capture_logs():
             handle = await app.start("note", 1)
-            assert await handle.result(timeout=20) == 1
+            assert await handle.result(timeout=100) == 1
         assert not lose
     assert app.runs == [1]
     await sound(url)
@@ -189,7 +189,7 @@ async def test_a_worker_fenced_while_a_start_is_on_its_way_does_not_run_it_under
         app.around_starts(after=fenced_meanwhile)
         with capture_logs():
             handle = await app.start("note", 1)
-            assert await handle.result(timeout=20) == 1
+            assert await handle.result(timeout=100) == 1
     assert app.runs == [1]
     assert query(url, "select max(fence) from holdfast.history") == [(2,)]
     await sound(url)
@@ -213,7 +213,7 @@ async def test_a_claim_on_its_way_is_not_taken_for_one_that_was_lost(url: str) -
             hold.set()
         handle = await starting
         app.go.set()
-        assert await handle.result(timeout=20) == 1
+        assert await handle.result(timeout=100) == 1
     assert app.runs == [1]
     assert query(url, "select max(fence) from holdfast.history") == [(1,)]
 
@@ -274,8 +274,8 @@ async def test_a_doubt_raised_while_claims_are_looked_at_is_looked_at_again(url:
             first = asyncio.create_task(app.start("note", 1))
             await until(lambda: len(expected) == 1 and len(lose) < 2)
             second = await app.start("note", 2)
-            assert await second.result(timeout=20) == 2
-            assert await (await first).result(timeout=20) == 1
+            assert await second.result(timeout=100) == 2
+            assert await (await first).result(timeout=100) == 1
     assert sorted(app.runs) == [1, 2]
     await sound(url)
 
@@ -292,7 +292,7 @@ async def test_a_worker_kept_full_by_its_own_process_lets_others_in(url: str) ->
             foreign = foreign or await other.start("note", "foreign")
             await asyncio.sleep(0.05)  # so it is full whenever it polls
             app.go.set()
-            await handle.result(timeout=20)
+            await handle.result(timeout=100)
             if "foreign" in app.runs:
                 break
         assert app.runs.index("foreign") < 20
@@ -320,7 +320,7 @@ async def test_the_concurrency_holds_for_claims_and_births_together(url: str) ->
             handles += [await app.start("note", number), await app.start("note", number)]
             await asyncio.sleep(0.002)
         for handle in handles:
-            await handle.result(timeout=30)
+            await handle.result(timeout=100)
         over.set()
         await watching
     assert peak == 2
@@ -342,7 +342,7 @@ async def test_a_start_on_its_way_takes_room_from_the_next_claim(url: str) -> No
         await until(lambda: app.runs == ["mine"])
         assert len(worker.executions) == 1
         app.go.set()
-        assert await handle.result(timeout=20) == "mine"
+        assert await handle.result(timeout=100) == "mine"
 
 
 async def test_a_claim_on_its_way_takes_room_from_the_next_start(url: str) -> None:
@@ -369,8 +369,8 @@ async def test_a_claim_on_its_way_takes_room_from_the_next_start(url: str) -> No
         assert len(worker.executions) == 1
         assert (await mine.status()).status == "pending"
         app.go.set()
-        assert await foreign.result(timeout=20) == "foreign"
-        assert await mine.result(timeout=20) == "mine"
+        assert await foreign.result(timeout=100) == "foreign"
+        assert await mine.result(timeout=100) == "mine"
 
 
 async def test_a_suspect_waits_for_a_start_that_is_on_its_way(url: str) -> None:
@@ -401,7 +401,7 @@ async def test_a_suspect_waits_for_a_start_that_is_on_its_way(url: str) -> None:
         await until(lambda: app.runs == ["mine"])
         assert True not in claims, "a suspect was asked for beside a start that had not proved itself"
         app.go.set()
-        assert await handle.result(timeout=20) == "mine"
+        assert await handle.result(timeout=100) == "mine"
 
 
 async def test_a_start_that_meets_a_stopping_worker_goes_to_another_at_once(url: str) -> None:
@@ -422,8 +422,8 @@ async def test_a_start_that_meets_a_stopping_worker_goes_to_another_at_once(url:
             await until(lambda: "late" in app.runs)
             assert len(stays.executions) == 1
             app.go.set()
-            assert await handle.result(timeout=20) == "late"
-            assert await busy.result(timeout=20) == "keeps it from ending"
+            assert await handle.result(timeout=100) == "late"
+            assert await busy.result(timeout=100) == "keeps it from ending"
 
 
 async def test_nothing_sticks_while_a_fenced_worker_registers_anew(url: str) -> None:
@@ -448,7 +448,7 @@ async def test_nothing_sticks_while_a_fenced_worker_registers_anew(url: str) -> 
             while worker.id == first:
                 handles.append(await app.start("note", len(handles)))
                 await asyncio.sleep(0.005)
-            assert [await handle.result(timeout=20) for handle in handles] == list(range(len(handles)))
+            assert [await handle.result(timeout=100) for handle in handles] == list(range(len(handles)))
         assert handles
     await sound(url)
 
@@ -464,7 +464,7 @@ async def test_a_worker_that_cannot_warm_up_works_all_the_same(url: str) -> None
         app.service.store.warm_up = full  # type: ignore[method-assign]
         with capture_logs() as logs:
             async with app.worker():
-                assert await (await app.start("note", 1)).result(timeout=20) == 1
+                assert await (await app.start("note", 1)).result(timeout=100) == 1
         assert [log["event"] for log in logs if log["log_level"] == "warning"] == ["not_warmed_up"]
 
 
@@ -484,7 +484,7 @@ async def test_every_step_sees_the_variables_of_its_worker(url: str) -> None:
         async with app.worker() as worker:
             await idle(worker)
             variable.set("the starter's")
-            assert await (await app.start("look")).result(timeout=20) == ["the worker's"] * 2
+            assert await (await app.start("look")).result(timeout=100) == ["the worker's"] * 2
 
 
 def test_a_service_on_another_loop_leaves_the_worker_alone(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ async def test_a_result_that_is_not_there_yet_is_said_to_be_so(harness: Harness)
 async def test_a_caller_who_waits_for_the_result_is_told_when_it_is_there(harness: Harness) -> None:
     declare(harness)
     handle = await harness.start("echo", 5)
-    waiting = asyncio.create_task(handle.result(timeout=30))
+    waiting = asyncio.create_task(handle.result(timeout=100))
     await asyncio.sleep(0)
     await harness.run_until_idle()
     assert await waiting == 5
@@ -188,10 +188,10 @@ async def test_a_worker_in_the_background_runs_what_is_started(url: str) -> None
     async with app:
         async with app.worker(concurrency=10):
             handles = await app.start_many("echo", range(30))
-            assert [await handle.result(timeout=30) for handle in handles] == list(range(30))
+            assert [await handle.result(timeout=100) for handle in handles] == list(range(30))
             waiting = await app.start("wait")
             await waiting.signal("go", "now")
-            assert await waiting.result(timeout=30) == "now"
+            assert await waiting.result(timeout=100) == "now"
             assert [view.state for view in await app.workers()] == ["live"]
         assert [view.state for view in await app.workers()] == ["stopped"]
 

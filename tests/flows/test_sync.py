@@ -51,7 +51,7 @@ def test_a_blocking_caller_starts_signals_waits_and_reads(url: str, worker: None
         with pytest.raises(ResultNotReady):
             handle.result(timeout=0)
         assert handle.signal("go", 2, id="evt-1") is True
-        assert handle.result(timeout=20) == [1, 2]
+        assert handle.result(timeout=100) == [1, 2]
         assert handle.status().status == "completed"
         assert handle.history()[-1].type == "INSTANCE_COMPLETED"
         assert [view.id for view in sync.instances(tenant="acme", status="completed")] == [handle.id]
@@ -59,7 +59,7 @@ def test_a_blocking_caller_starts_signals_waits_and_reads(url: str, worker: None
         cancelled, other = sync.start_many("wait", [3, 4])
         cancelled.cancel("enough", actor="ann")
         with pytest.raises(InstanceFailed, match="enough"):
-            cancelled.result(timeout=20)
+            cancelled.result(timeout=100)
         assert sync.instance(other.id).status().status in ("pending", "running", "waiting")
         with pytest.raises(BadInput):
             sync.start("wait", tenant="no such tenant!")

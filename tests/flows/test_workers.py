@@ -32,7 +32,7 @@ async def test_a_worker_that_was_fenced_begins_again_under_a_new_name(url: str) 
             worker.fenced(first)
         await until(lambda: worker.id != first)
         handle = await app.start("echo", 1)
-        assert await handle.result(timeout=20) == 1
+        assert await handle.result(timeout=100) == 1
     rows = query(url, "select fenced_at, stopped_at from holdfast.workers order by started_at")
     assert len(rows) == 2
     assert all(fenced for fenced, _ in rows)
@@ -55,7 +55,7 @@ async def test_a_fenced_worker_that_cannot_register_at_once_tries_until_it_can(u
             await store.release_worker(first, b"x" * 16, stopped=False)
             worker.fenced(worker.id)
             handle = await app.start("echo", 1)
-            assert await handle.result(timeout=20) == 1
+            assert await handle.result(timeout=100) == 1
         assert not failures
 
 
@@ -84,7 +84,7 @@ async def test_a_worker_that_stops_hands_back_what_it_has_not_finished(url: str)
         release.set()
         assert query(url, "select locked_by from holdfast.instances") == [(None,)]
         async with app.worker(poll_seconds=0.01):
-            assert await handle.result(timeout=20) == "done"
+            assert await handle.result(timeout=100) == "done"
         assert [e.type for e in await handle.history()].count("STEP_COMPLETED") == 2
 
 
@@ -153,7 +153,7 @@ async def test_an_instance_claimed_again_before_the_hand_back_was_answered_stays
         await asyncio.wait_for(blocked.wait(), 20)
         assert len(worker.executions) == 1, "it runs, and its worker does not know of it"
         release.set()
-        assert await handle.result(timeout=20) == "done"
+        assert await handle.result(timeout=100) == "done"
 
 
 async def test_two_workers_share_the_work_and_nothing_runs_twice(url: str) -> None:
@@ -169,7 +169,7 @@ async def test_two_workers_share_the_work_and_nothing_runs_twice(url: str) -> No
 
     async with one, two, one.worker(concurrency=5, poll_seconds=0.01), two.worker(concurrency=5, poll_seconds=0.01):
         handles = await one.start_many("count", range(40))
-        assert [await handle.result(timeout=30) for handle in handles] == list(range(40))
+        assert [await handle.result(timeout=100) for handle in handles] == list(range(40))
     assert sorted(ran) == sorted([*range(40)] * 3)
 
 
@@ -205,7 +205,7 @@ async def test_a_history_that_cannot_be_read_stops_nobody_else(url: str, failure
         store.write = flaky  # type: ignore[method-assign]
         with capture_logs() as logs:
             async with app.worker(poll_seconds=0.02):
-                assert [await h.result(timeout=20) for h in handles[1:]] == [[n, "went"] for n in range(1, 5)]
+                assert [await h.result(timeout=100) for h in handles[1:]] == [[n, "went"] for n in range(1, 5)]
                 later = store.now() + 10_000_000
                 await until(lambda: bool(query(url, f"select 1 from holdfast.instances where run_at > {later}")))
         unreadable = [log["instance_id"] for log in logs if log["event"] == "instance_unreadable"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes.fleet import Fleet
+from tests.support.size import sized
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -37,6 +38,6 @@ def closing(fleet: Fleet) -> Iterator[Fleet]:
         fleet.close()
 
 
-def scale(name: str, usual: int) -> int:
-    """How much of something: the usual amount, or what the environment variable HOLDFAST_TEST_<name> asks for."""
-    return int(os.environ.get(f"HOLDFAST_TEST_{name}", usual))
+def scale(name: str, quick: int, full: int) -> int:
+    """How much of something: by the size of the run, or by the environment variable HOLDFAST_TEST_<name>."""
+    return int(os.environ.get(f"HOLDFAST_TEST_{name}", sized(quick, full)))

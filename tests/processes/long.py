@@ -67,7 +67,7 @@ def moved_on(mixture: Mixture, chance: random.Random) -> None:
     def moved() -> bool:
         return len(mixture.fleet.runs()) > seen + more or mixture.settled()
 
-    wait_until(moved, lambda: f"work goes on: {mixture.fleet.counts()}: {mixture.fleet.stuck()}")
+    mixture.fleet.wait_until(moved, "work goes on")
 
 
 def kill_round(fleet: Fleet, tally: Tally, faults: int, chance: random.Random) -> Mixture:
@@ -128,7 +128,7 @@ def cut_round(fleet: Fleet, tally: Tally, faults: int, chance: random.Random, pr
     proxy.loss = chance.choice([0.01, 0.03, 0.1])
     mixture = Mixture(fleet, COUNT * 2, PAUSE / 5)
     began = time.monotonic()
-    wait_until(lambda: proxy.lost >= faults or mixture.ended() or time.monotonic() - began > 60, "replies are lost", 90)
+    wait_until(lambda: proxy.lost >= faults or mixture.ended() or time.monotonic() - began > 60, "replies are lost")
     proxy.loss = 0.0
     tally.fault("lost replies", proxy.lost)
     return mixture
@@ -147,7 +147,7 @@ def run_round(name: str, seed: int, tally: Tally, work: Callable[[Path, random.R
     folder = Path(tempfile.mkdtemp(prefix=f"holdfast-long-{name}-{seed}-"))
     try:
         for mixture in work(folder, random.Random(f"{name}{seed}")):
-            found = mixture.finish(180)
+            found = mixture.finish()
             tally.fences += found["fences"]
             tally.repeats += found["repeats"]
             tally.instances += len(mixture.started)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast import EffectNotOpen
-from tests.processes.fleet import Fleet, wait_until
+from tests.processes.fleet import Fleet
 from tests.support.auditor import assert_sound
 
 KINDS = ("saga", "family", "booked", "paid", "called", "sleeper", "charted")
@@ -58,11 +58,10 @@ class Mixture:
 
         self.fleet.do(settle)
 
-    def finish(self, seconds: float = 90.0) -> dict[str, int]:
+    def finish(self) -> dict[str, int]:
         """Wait until everything has ended; then the books must balance."""
         fleet = self.fleet
-
-        wait_until(self.settled, lambda: f"everything ended, but {fleet.counts()}: {fleet.stuck()}", seconds)
+        fleet.wait_until(self.settled, "everything ended")
         [(fences,)] = fleet.execute("select count(*) from holdfast.workers where fenced_at is not null")
         assert fleet.counts(definition_key="five") == {"completed": self.count + self.each}
         assert fleet.counts(definition_key="saga") == {"failed": self.each}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes.conftest import closing, scale
-from tests.processes.fleet import Fleet, wait_until
+from tests.processes.fleet import Fleet
 from tests.processes.mixture import Mixture
 from tests.processes.proxy import Proxy
 from tests.support.postgres import Cluster
@@ -22,13 +22,13 @@ TERMINATE = (
 
 def wait_for_progress(mixture: Mixture, steps: int = 5) -> None:
     seen = len(mixture.fleet.runs())
-    wait_until(lambda: len(mixture.fleet.runs()) > seen + steps or mixture.settled(), "work goes on")
+    mixture.fleet.wait_until(lambda: len(mixture.fleet.runs()) > seen + steps or mixture.settled(), "work goes on")
 
 
 def test_terminated_backends_cost_nothing(postgres_fleet: Fleet) -> None:
     postgres_fleet.workers(2, concurrency=100)
-    mixture = Mixture(postgres_fleet, scale("TERMINATED", 60), 0.1)
-    for _ in range(scale("TERMINATIONS", 8)):
+    mixture = Mixture(postgres_fleet, scale("TERMINATED", 30, 60), 0.1)
+    for _ in range(scale("TERMINATIONS", 5, 8)):
         postgres_fleet.execute(TERMINATE)
         wait_for_progress(mixture)
     assert mixture.finish()["fences"] == 0, "a healthy worker was fenced because its connection was cut"
@@ -45,8 +45,8 @@ def test_lost_replies_are_looked_for_never_guessed(lossy: tuple[Proxy, Fleet]) -
     proxy, fleet = lossy
     fleet.workers(2, concurrency=20)  # few at a time: many claims, whose replies are lost as well
     proxy.loss = 0.05
-    mixture = Mixture(fleet, scale("LOST_REPLIES", 100), 0.02)
-    wait_until(lambda: fleet.ended() >= len(mixture.started) * 2 // 3, lambda: f"most are done: {fleet.counts()}", 90)
+    mixture = Mixture(fleet, scale("LOST_REPLIES", 60, 100), 0.02)
+    fleet.wait_until(lambda: fleet.ended() >= len(mixture.started) * 2 // 3, "most are done")
     proxy.loss = 0.0
     mixture.finish()
     assert proxy.lost >= 10, f"only {proxy.lost} replies were lost: the test tested nothing"
@@ -62,8 +62,8 @@ def own(tmp_path: Path) -> Iterator[tuple[Cluster, Fleet]]:
 def test_a_crashed_and_restarted_server_loses_nothing(own: tuple[Cluster, Fleet]) -> None:
     cluster, fleet = own
     fleet.workers(2, concurrency=100)
-    mixture = Mixture(fleet, scale("RESTARTED", 60), 0.1)
-    for number in range(scale("RESTARTS", 3)):
+    mixture = Mixture(fleet, scale("RESTARTED", 30, 60), 0.1)
+    for number in range(scale("RESTARTS", 2, 3)):
         cluster.stop("immediate")
         time.sleep(0.5 * number)  # for a moment, or for long enough that heartbeats are missed
         cluster.start()

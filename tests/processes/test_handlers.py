@@ -31,7 +31,7 @@ async def test_step_info_may_stand_anywhere_among_the_parameters(tmp_path: Path)
 
     async with hf, hf.worker():
         handle = await hf.start("places")
-        assert await handle.result(timeout=20) == [["first", 1, 2.5], ["middle", 1, 2.5], ["last", 1, 0.5]]
+        assert await handle.result(timeout=100) == [["first", 1, 2.5], ["middle", 1, 2.5], ["last", 1, 0.5]]
 
 
 async def test_a_call_that_does_not_fit_its_handler_fails_the_step_not_the_worker(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ async def test_a_call_that_does_not_fit_its_handler_fails_the_step_not_the_worke
     async with hf, hf.worker():
         handle = await hf.start("wrong")
         try:
-            await handle.result(timeout=20)
+            await handle.result(timeout=100)
         except InstanceFailed as failed:
             assert "TypeError" in str(failed)
         else:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from tests.processes.fleet import Fleet
 from tests.support.auditor import assert_sound
+from tests.support.size import sized
 
 
 def test_a_poison_instance_is_buried_and_its_neighbours_finish(fleet: Fleet) -> None:
     # Each runs alone for a while once it has gone down with the poison twice, so most of them are short.
-    fleet.start("one", [{"pause": 0.01} for _ in range(100)])
+    before, after, long = sized((40, 20, 10), (100, 60, 40))
+    fleet.start("one", [{"pause": 0.01} for _ in range(before)])
     [poison] = fleet.start("poison", [{}])
-    fleet.start("one", [{"pause": 0.01} for _ in range(60)])
-    fleet.start("five", [{"pause": 0.01, "thread": n % 10 == 0} for n in range(40)])
+    fleet.start("one", [{"pause": 0.01} for _ in range(after)])
+    fleet.start("five", [{"pause": 0.01, "thread": n % 10 == 0} for n in range(long)])
     supervisor = fleet.supervise(concurrency=250)
-    fleet.wait_all_ended(100)
+    fleet.wait_all_ended()
     supervisor.stop()
-    assert fleet.counts() == {"completed": 200, "failed": 1}
+    assert fleet.counts() == {"completed": before + after + long, "failed": 1}
     assert fleet.counts(definition_key="poison") == {"failed": 1}
     [(source, reason, id_)] = fleet.execute("select source, reason, instance_id from holdfast.dead_letters")
     assert source == "instance" and "its worker died" in reason and bytes(id_).hex() in poison

@@ -5,15 +5,18 @@ from __future__ import annotations
 from tests.processes.app import STEPS
 from tests.processes.fleet import Fleet
 from tests.support.auditor import assert_sound
+from tests.support.size import sized
+
+COUNT = sized(100, 200)
 
 
 def test_two_processes_share_the_work_and_each_step_runs_once(fleet: Fleet) -> None:
-    fleet.workers(2, concurrency=50)
-    started = fleet.start("five", [{"thread": n % 4 == 0} for n in range(200)])
+    fleet.workers(2, concurrency=COUNT // 4)
+    started = fleet.start("five", [{"thread": n % 4 == 0} for n in range(COUNT)])
     fleet.wait_all_ended()
-    assert fleet.counts() == {"completed": 200}
+    assert fleet.counts() == {"completed": COUNT}
     runs = fleet.runs()
-    assert len(runs) == 200 * STEPS
+    assert len(runs) == COUNT * STEPS
     assert len({run.pid for run in runs}) == 2, "only one process took part"
     fleet.assert_each_once()
     fleet.assert_never_two_at_once()
@@ -22,7 +25,7 @@ def test_two_processes_share_the_work_and_each_step_runs_once(fleet: Fleet) -> N
 
 def test_a_clean_exit_hands_everything_over(fleet: Fleet) -> None:
     first, _ = fleet.workers(2, concurrency=100)
-    started = fleet.start("five", [{"pause": 0.05} for _ in range(150)])
+    started = fleet.start("five", [{"pause": 0.05} for _ in range(COUNT)])
     assert first.end() == 0
     fleet.wait_all_ended()
     fleet.assert_each_once()

@@ -28,6 +28,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.fixture
+def empty_url(request: pytest.FixtureRequest, url: str) -> str:
+    """The same kind of database, not migrated yet."""
+    return str(request.getfixturevalue("empty_postgres_url")) if url.startswith("postgres") else url
+
+
+@pytest.fixture
 async def store(url: str) -> AsyncIterator[Any]:
     made = make_store(url)
     made.clock = ManualClock()

@@ -32,7 +32,7 @@ TENANT = "acme"  # has nine of ten
 ROWS_MAX = 12 * (PAGE + 1)  # a run of an index for each of seven statuses, some of them read twice
 STEPS_MAX = 100 * ROWS_MAX  # of SQLite's machine: what a row costs, with all its columns, and a merge
 SEARCHED = tasks.LOOKED_AT / (PAGE + 1)  # so many times as much where a page looks through a bounded number of rows
-pytestmark = pytest.mark.timeout(3600 if SIZE > 100_000 else 300)
+pytestmark = pytest.mark.timeout(3600 if SIZE > 100_000 else 600)
 
 
 # -- many rows

@@ -139,8 +139,8 @@ async def test_every_named_statement_is_understood_by_its_database(store: Any) -
         connection.close()
 
 
-async def test_opening_without_migrating_says_what_to_do(url: str) -> None:
-    store = make_store(url)
+async def test_opening_without_migrating_says_what_to_do(empty_url: str) -> None:
+    store = make_store(empty_url)
     with pytest.raises((StoreNotMigrated, StoreUnavailable), match="holdfast migrate"):
         await store.open(migrate=False)
 
@@ -162,9 +162,9 @@ async def test_a_database_of_a_newer_holdfast_is_refused(url: str) -> None:
             await make_store(url).open(migrate=migrate)
 
 
-async def test_opening_twice_migrates_once(url: str) -> None:
+async def test_opening_twice_migrates_once(empty_url: str) -> None:
     for _ in range(2):
-        store = make_store(url)
+        store = make_store(empty_url)
         await store.open(migrate=True)
         await store.close()
 

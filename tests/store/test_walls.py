@@ -46,10 +46,9 @@ class Walled(NamedTuple):
 
 
 @pytest.fixture(params=["superuser", "plain owner"])
-async def walled(request: pytest.FixtureRequest, postgres: Server) -> AsyncIterator[Walled]:
+async def walled(request: pytest.FixtureRequest, postgres: Server, postgres_template: str) -> AsyncIterator[Walled]:
     if request.param == "superuser":
-        with postgres.database() as url:
-            await migrate_postgres(url, apply=True)
+        with postgres.database(template=postgres_template) as url:
             yield Walled(url, url, postgres)
         return
     make_roles(postgres)
@@ -530,7 +529,7 @@ async def test_a_login_of_the_door_alone_lives_a_whole_life_and_sees_no_other_te
             handle = await acme.start("echo", "wait", business_key="b-1")
             assert (await acme.start("echo", "wait", business_key="b-1")).id == handle.id
             assert await acme.send(handle.id, "go", 42) is True
-            assert await handle.result(timeout=20) == ["wait", 42]
+            assert await handle.result(timeout=100) == ["wait", 42]
             assert len(await handle.history()) > 1
             assert [one.id for one in await acme.instances()] == [handle.id]
             await acme.definitions.publish(ASK)
@@ -543,7 +542,7 @@ async def test_a_login_of_the_door_alone_lives_a_whole_life_and_sees_no_other_te
             [task] = tasks
             await acme.tasks.claim(task.id, actor="ann")
             assert (await acme.tasks.complete(task.id, {"ok": True}, actor="ann")).status == "succeeded"
-            await asked.result(timeout=20)
+            await asked.result(timeout=100)
             assert (await acme.set_policy(ai_enabled=False)).ai_enabled is False
             assert [w.state for w in await door.workers()] == ["live"]
             with pytest.raises(InstanceNotFound):
@@ -610,7 +609,7 @@ async def test_a_transaction_step_keeps_the_rights_of_its_login(walled: Walled) 
         await connection.execute("create table books (id text primary key)")
         owner = await connection.fetchval("select current_user")
     async with hf, hf.worker():
-        assert await (await hf.start("book")).result(timeout=20) == owner
+        assert await (await hf.start("book")).result(timeout=100) == owner
 
 
 # -- speed

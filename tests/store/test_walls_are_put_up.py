@@ -89,7 +89,7 @@ async def test_an_owner_that_may_make_roles_makes_them(cluster: Cluster) -> None
         return given
 
     async with hf, hf.worker():
-        assert await (await hf.start("echo", 1)).result(timeout=20) == 1
+        assert await (await hf.start("echo", 1)).result(timeout=100) == 1
     door = make_doors(url)
     await door.open(migrate=False)  # its own login may take the door's role
     assert await door.fetch("list_workers", limit=1)
@@ -104,27 +104,27 @@ async def test_many_databases_of_a_new_cluster_are_migrated_at_once(cluster: Clu
 
 
 async def test_several_who_bring_a_database_up_to_date_take_turns(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The schema is there already, so it is the migration's own row that they wait for."""
     known = migrations("postgres")
     with monkeypatch.context() as before:
         before.setattr("holdfast.store.migrate.migrations", lambda _: known[:1])
         before.setattr("holdfast.store.migrate.WALLS", "select 1")
-        await migrate_postgres(postgres_url, apply=True)
-    done = await asyncio.gather(*(migrate_postgres(postgres_url, apply=True) for _ in range(4)))
+        await migrate_postgres(empty_postgres_url, apply=True)
+    done = await asyncio.gather(*(migrate_postgres(empty_postgres_url, apply=True) for _ in range(4)))
     assert sorted(done) == [[], [], [], ALL[1:]]
 
 
 async def test_a_migration_that_fails_leaves_the_next_one_its_turn(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = migrations("postgres")
     broken = [*known[:-1], (known[-1][0], known[-1][1], "select pg_sleep(0.3); select 1 / 0")]
     monkeypatch.setattr("holdfast.store.migrate.migrations", lambda _: broken)
-    failing = asyncio.create_task(migrate_postgres(postgres_url, apply=True))
+    failing = asyncio.create_task(migrate_postgres(empty_postgres_url, apply=True))
     await asyncio.sleep(0.1)
     monkeypatch.setattr("holdfast.store.migrate.migrations", lambda _: known)
-    assert await migrate_postgres(postgres_url, apply=True) == ALL
+    assert await migrate_postgres(empty_postgres_url, apply=True) == ALL
     with pytest.raises(asyncpg.DivisionByZeroError):
         await failing

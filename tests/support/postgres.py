@@ -101,7 +101,7 @@ class Server:
 
     @contextmanager
     def _admin(self) -> Iterator[psycopg.Connection]:
-        connection = psycopg.connect(self.dsn(), autocommit=True, connect_timeout=10)
+        connection = psycopg.connect(self.dsn(), autocommit=True, connect_timeout=60)
         try:
             yield connection
         finally:
