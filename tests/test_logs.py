@@ -404,6 +404,24 @@ def test_what_failed_is_a_warning_or_worse_though_the_worker_is_not_verbose(
     assert of(lines, "step_completed") == []
 
 
+async def test_a_line_about_the_instance_does_not_name_the_step_before_it(
+    harness: Harness, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fine() -> None: ...
+
+    @harness.workflow("over")
+    async def over(ctx: Context, _: None) -> None:
+        await ctx.step("fine", fine)
+        raise ValueError("over")
+
+    logs.configure("info", format="json")
+    await harness.start("over", None)
+    await harness.run_until_idle()
+    lines = [json.loads(line) for line in said(capsys).splitlines()]
+    [failed] = of(lines, "instance_failed")
+    assert "step" not in failed and "attempt" not in failed
+
+
 def test_a_filter_gives_the_fields_to_an_applications_own_handler(capsys: pytest.CaptureFixture[str]) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(logs.InstanceFilter())

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -40,6 +41,8 @@ NAMES = {
     "holdfast_timer_lag_seconds": (),
     "holdfast_dead_letters_open": (),
     "holdfast_effects_unknown": (),
+    "holdfast_instances_parked": (),
+    "holdfast_queue_wait_seconds": ("queue",),
     "holdfast_commit_batch_size": (),
     "holdfast_commit_seconds": (),
     "holdfast_http_request_duration_seconds": ("method", "route", "status"),
@@ -299,8 +302,14 @@ async def test_the_names_are_those_that_are_promised(harness: Harness) -> None:
     async def short(ctx: Context, _: Any) -> int:
         return await ctx.step("one", one)
 
+    @harness.workflow("again")
+    async def again(ctx: Context, over: bool) -> None:
+        if not over:
+            ctx.restart(True)
+
     await harness.publish(ASK)
     await harness.start("short")
+    await harness.start("again", False)
     await harness.start("ask")
     await harness.advance(minutes=1)
     await harness.start("short")
@@ -400,7 +409,7 @@ async def test_a_second_scrape_soon_after_does_not_ask_the_database(harness: Har
     store.fetch = counting  # type: ignore[method-assign]
     await asyncio.gather(*(harness.metrics.render(harness.service) for _ in range(5)))
     ours = [name for name in asked if name.startswith(("queue_", "count_"))]
-    assert ours == ["queue_heads", "count_open_dead_letters", "count_unknown_effects"]
+    assert ours == ["queue_heads", "count_open_dead_letters", "count_unknown_effects", "count_parked"]
 
 
 async def test_without_the_database_the_counters_are_shown_and_no_stale_gauge(harness: Harness) -> None:
@@ -417,11 +426,111 @@ async def test_without_the_database_the_counters_are_shown_and_no_stale_gauge(ha
     assert not {"holdfast_effects_unknown", "holdfast_timer_lag_seconds", "holdfast_dead_letters_open"} & found.keys()
 
 
+async def test_what_a_fork_takes_over_is_not_counted_as_work(harness: Harness) -> None:
+    broken = [True]
+
+    async def fine() -> None: ...
+
+    async def shaky() -> None:
+        if broken[0]:
+            raise ValueError("not yet")
+
+    @harness.workflow("forked")
+    async def forked(ctx: Context, _: None) -> None:
+        await ctx.step("one", fine)
+        await ctx.effect("two", fine, mode="keyed")
+        await ctx.step("shaky", shaky, max_attempts=1)
+
+    handle = await harness.start("forked", None)
+    await harness.run_until_idle()
+    broken[0] = False
+    for _ in range(2):
+        await handle.fork(actor="ann")
+        await harness.run_until_idle()
+    found = (await scraped(harness))["holdfast_steps_total"]
+    assert found == {
+        ("forked", "succeeded", "one"): 1, ("forked", "succeeded", "two"): 1,
+        ("forked", "failed", "shaky"): 1, ("forked", "succeeded", "shaky"): 2,
+    }  # fmt: skip
+
+
+async def test_the_time_from_due_to_claim_is_spread_over_buckets(harness: Harness) -> None:
+    @harness.workflow("late")
+    async def late(ctx: Context, _: None) -> None:
+        await ctx.sleep("nap", 10)
+
+    for _ in range(3):
+        await harness.start("late", None)
+    harness.clock.move(timedelta(seconds=2))
+    await harness.run_until_idle()
+    harness.clock.move(timedelta(seconds=70))  # the naps were over a minute ago
+    await harness.run_until_idle()
+    found = await scraped(harness)
+    assert found["holdfast_queue_wait_seconds_count"] == {("default",): 6}
+    assert found["holdfast_queue_wait_seconds_sum"] == {("default",): pytest.approx(3 * 2 + 3 * 60)}
+    buckets = found["holdfast_queue_wait_seconds_bucket"]
+    counts = {dict(zip(("le", "queue"), labels, strict=True))["le"]: count for labels, count in buckets.items()}
+    assert (counts["1.0"], counts["2.5"], counts["30.0"], counts["60.0"], counts["+Inf"]) == (0, 3, 3, 6, 6)
+
+
+async def test_a_start_that_comes_with_its_claim_has_waited_for_nothing(url: str) -> None:
+    async with Holdfast(url) as app, app.worker(poll_seconds=0.05):
+
+        @app.workflow("quick")
+        async def quick(ctx: Context, _: None) -> None: ...
+
+        for _ in range(5):
+            await (await app.start("quick", None)).result(timeout=60)
+        for _ in range(200):
+            found = await scraped(app)
+            if found.get("holdfast_queue_wait_seconds_count") == {("default",): 5}:
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError(found.get("holdfast_queue_wait_seconds_count"))
+
+
+async def test_parked_instances_are_counted_until_they_go_on(harness: Harness) -> None:
+    given = [1]
+
+    async def keep(number: int) -> int:
+        return number
+
+    @harness.workflow("changed")
+    async def changed(ctx: Context, _: None) -> None:
+        await ctx.step("keep", keep, given[0])
+        await ctx.wait_for_signal("go")
+
+    @harness.workflow("mistaken")
+    async def mistaken(ctx: Context, _: None) -> None:
+        await ctx.effect("pay", keep, 1, mode="keyd")  # type: ignore[arg-type]
+
+    await harness.publish({
+        "id": "fault", "initial": "a", "context": {"n": 0},
+        "states": {"a": {"on": {"go": {"actions": [{"type": "assign", "assign": {"n": {"@expr": "event.x.y"}}}]}}}},
+    })  # fmt: skip
+    handle = await harness.start("changed", None)
+    await harness.start("mistaken", None)
+    chart = await harness.start("fault", {})
+    await harness.run_until_idle()
+    assert (await scraped(harness))["holdfast_instances_parked"] == {(): 1}
+    given[0] = 2
+    await handle.signal("go")
+    await chart.signal("go", {})
+    await harness.run_until_idle()
+    assert (await scraped(harness))["holdfast_instances_parked"] == {(): 3}
+    given[0] = 1
+    await handle.resume(actor="ann")
+    await harness.run_until_idle()
+    await handle.result(timeout=0)
+    assert (await scraped(harness))["holdfast_instances_parked"] == {(): 2}
+
+
 PLANS = {
     "queue_heads": "instances_due",
     "queue_depths": "instances_due",
     "count_open_dead_letters": "dead_letters_open",
     "count_unknown_effects": "effects_unknown",
+    "count_parked": "instances_parked",
 }
 
 

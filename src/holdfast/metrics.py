@@ -37,6 +37,7 @@ COUNT_LIMIT = 10_000  # rows that one look counts, all queues together: on SQLit
 LOOK_LIMIT = 2_000
 SIZES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+WAITS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 
 STEPS = {
@@ -63,6 +64,7 @@ class Gauges(NamedTuple):
     timer_lag: float
     dead_letters: int
     effects_unknown: int
+    parked: int
 
 
 class Counts:
@@ -96,14 +98,14 @@ class Spread:
         self.name, self.help, self.bounds, self.labels = name, help_, tuple(bounds), tuple(labels)
         self.series: dict[tuple[str, ...], tuple[list[int], list[float]]] = {}
 
-    def observe(self, value: float, labels: tuple[str, ...] = ()) -> None:
+    def observe(self, value: float, labels: tuple[str, ...] = (), count: int = 1) -> None:
         found = self.series.get(labels)
         if found is None:
             if len(self.series) >= SERIES_LIMIT:
                 labels = (OTHER,) * len(labels)
             found = self.series.setdefault(labels, ([0] * (len(self.bounds) + 1), [0.0]))
-        found[0][bisect_left(self.bounds, value)] += 1
-        found[1][0] += value
+        found[0][bisect_left(self.bounds, value)] += count
+        found[1][0] += value * count
 
     def family(self) -> Metric:
         family = HistogramMetricFamily(self.name, self.help, labels=self.labels)
@@ -137,6 +139,9 @@ class Metrics(Collector):
         self._tasks = Counts("holdfast_tasks", "Attempts of tasks, by what came of them", ["type", "outcome"], 0)
         self._sizes = Spread("holdfast_commit_batch_size", "Turns that shared a commit", SIZES)
         self._seconds = Spread("holdfast_commit_seconds", "How long a batch took to be on disk", SECONDS)
+        self._waits = Spread(
+            "holdfast_queue_wait_seconds", "How long instances were due before they were claimed", WAITS, ["queue"]
+        )
         self._requests = Spread(
             "holdfast_http_request_duration_seconds", "How long requests to the server took", SECONDS,
             ["route", "method", "status"],
@@ -164,6 +169,8 @@ class Metrics(Collector):
             except AttributeError:
                 continue
             definition = claimed.definition_key
+            if execution.copied and rows[0][2] == 1:  # a fork's first turn: what it took over was counted before
+                rows = [rows[0], *rows[1 + execution.copied :]]
             if claimed.kind == "code":
                 for row in rows:
                     key = (definition, row[3], row[4])
@@ -193,6 +200,14 @@ class Metrics(Collector):
                 self._sizes.observe(float(len(batch)))
                 self._seconds.observe(seconds)
 
+    def waited(self, queue: str, seconds: Sequence[float], at_once: int = 0) -> None:
+        """How long those were due who were claimed together; and how many were claimed as they were started."""
+        with self._lock:
+            for one in seconds:
+                self._waits.observe(one, (queue,))
+            if at_once:
+                self._waits.observe(0.0, (queue,), at_once)
+
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
         """A request that was answered. `route`: the template of its path, never the path itself."""
         with self._lock:
@@ -218,6 +233,7 @@ class Metrics(Collector):
                     self._tasks,
                     self._sizes,
                     self._seconds,
+                    self._waits,
                 )
             ]
             families.append(self._requests.family())
@@ -256,7 +272,8 @@ async def read_gauges(service: Service) -> Gauges:
             lag = max(lag, 0.0 if slept is None else (now - slept) / 1_000_000)
     [(letters,)] = await store.fetch("count_open_dead_letters", limit=COUNT_LIMIT)
     [(unknown,)] = await store.fetch("count_unknown_effects", limit=COUNT_LIMIT)
-    return Gauges(depths, ages, lag, letters, unknown)
+    [(parked,)] = await store.fetch("count_parked", limit=COUNT_LIMIT)
+    return Gauges(depths, ages, lag, letters, unknown, parked)
 
 
 def added(found: Sequence[Gauges]) -> Gauges:
@@ -270,7 +287,7 @@ def added(found: Sequence[Gauges]) -> Gauges:
             ages[queue] = max(ages.get(queue, 0.0), age)
     return Gauges(
         depths, ages, max((one.timer_lag for one in found), default=0.0), sum(one.dead_letters for one in found),
-        sum(one.effects_unknown for one in found),
+        sum(one.effects_unknown for one in found), sum(one.parked for one in found),
     )  # fmt: skip
 
 
@@ -290,6 +307,9 @@ def _gauges(found: Gauges) -> Iterable[Metric]:
         GaugeMetricFamily("holdfast_timer_lag_seconds", lag, value=found.timer_lag),
         GaugeMetricFamily("holdfast_dead_letters_open", "Dead letters that are open", value=found.dead_letters),
         GaugeMetricFamily("holdfast_effects_unknown", "Effects of unknown outcome", value=found.effects_unknown),
+        GaugeMetricFamily(
+            "holdfast_instances_parked", "Instances that stand still until code or data is mended", value=found.parked
+        ),
     )
 
 

@@ -245,7 +245,7 @@ async def test_what_cannot_be_written_is_an_incident_before_anything_is_begun(ur
             await handle.send("go", id=str(n))
         await test.run_until_idle()
         view = await handle.status()
-        assert view.status == "waiting" and view.waiting_on and view.waiting_on.startswith("a person: ")
+        assert view.status == "waiting" and view.waiting_on and view.waiting_on.startswith("parked: ")
         assert ("the input of child" if what == "child" else "nested") in view.waiting_on
     assert_sound(url)
 

@@ -72,7 +72,7 @@ def test_a_healthy_database_has_nothing_broken(desk: Desk) -> None:
         found = looked(desk, 0)
     common = ["python", "settings", "time zones", "mail", "model", "database", "database version"]
     own = ["disk space", "file system"] if desk.url.startswith("sqlite") else ["pooler", "tenant wall"]
-    rest = ["clock", "workers", "quarantine", "dead letters", "unknown effects"]
+    rest = ["clock", "workers", "quarantine", "dead letters", "unknown effects", "parked"]
     assert list(found) == common + own + rest
     assert {name: row["state"] for name, row in found.items() if row["state"] == "fail"} == {}
     for name in ("python", "database", "database version", "clock", "workers", "quarantine", "unknown effects"):
@@ -118,6 +118,21 @@ def test_what_waits_for_people_is_counted(desk: Desk) -> None:
     )  # fmt: skip
     found = looked(desk, 0)
     assert (found["unknown effects"]["state"], found["unknown effects"]["found"]) == ("warn", "1 wait for a person")
+
+
+def test_a_parked_instance_is_a_warning(desk: Desk) -> None:
+    desk.ok("migrate")
+    assert looked(desk, 0)["parked"]["state"] == "ok"
+    chart = desk.folder / "door.json"
+    chart.write_text('{"id": "door", "initial": "shut", "states": {"shut": {}}}')
+    desk.ok("definitions", "publish", str(chart))
+    desk.ok("start", "door")
+    query(
+        desk.url, "update holdfast.instances set status = 'waiting', run_at = null, waiting_on = 'parked: the code …'"
+    )
+    found = looked(desk, 0)["parked"]
+    assert (found["state"], found["found"]) == ("warn", "1 instances stand still until something is mended")
+    assert "instances why" in found["what_to_do"]
 
 
 def test_a_quarantine_is_a_failure(desk: Desk) -> None:

@@ -218,9 +218,10 @@ async def test_code_that_contradicts_its_journal_parks_the_instance_until_it_is_
                 parked = broken.instance(handle.id)
                 view = await parked.status()
                 assert view.status == "waiting"
-                assert (view.waiting_on or "").startswith("the code contradicts its journal: " + DIFFERENCES[what])
+                parked_by = "parked: the code contradicts its journal: "
+                assert (view.waiting_on or "").startswith(parked_by + DIFFERENCES[what])
                 [entry] = await entries(parked, "INSTANCE_PARKED")
-                assert entry.payload["difference"] == view.waiting_on
+                assert f"parked: {entry.payload['difference']}" == view.waiting_on
                 await parked.resume("nothing was mended", actor="ann")
                 await broken.run_until_idle()
                 assert (await parked.status()).waiting_on == view.waiting_on

@@ -338,6 +338,7 @@ async def test_a_door_hears_the_same_numbers_as_a_worker(walled: Walled) -> None
         "count_backlog": {"queue": "default", "limit": 3}, "queue_heads": {"heads": 100},
         "queue_depths": {"heads": 100, "now": 1 << 60, "counted": 2, "looked": 10},
         "count_open_dead_letters": {"limit": 10}, "count_unknown_effects": {"limit": 10}, "count_ways_in": {"now": 1},
+        "count_parked": {"limit": 10},
         "list_workers": {"limit": 10}, "read_installation": {},
     }  # fmt: skip
     async with worker_store(walled.url) as store, door_store(walled.url) as door, connected(walled.url) as connection:

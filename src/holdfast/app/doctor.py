@@ -33,6 +33,7 @@ POSTGRES_MIN = 140_000
 CLOCK_SECONDS = 2.0
 DISK_FEW, DISK_TOO_FEW = 1 << 30, 64 << 20
 CHECK_SECONDS = 20.0
+PARKED_MAX = 10_000
 NETWORK_FILE_SYSTEMS = frozenset({
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gpfs", "fuse.sshfs",
     "fuse.glusterfs", "fuse.ceph", "fuse.s3fs", "virtiofs",
@@ -137,6 +138,7 @@ def of_database(service: Service) -> Iterator[Examination]:
     yield "quarantine", lambda: held_back(service)
     yield "dead letters", lambda: dead_letters(store)
     yield "unknown effects", lambda: unknown_effects(store)
+    yield "parked", lambda: parked(store)
 
 
 async def version(store: Store) -> Check:
@@ -277,3 +279,14 @@ async def unknown_effects(store: Store) -> Check:
             what_to_do="`holdfast effects list` shows them",
         )  # fmt: skip
     return Check(check="unknown effects", state="ok", found="none")
+
+
+async def parked(store: Store) -> Check:
+    [(count,)] = await store.fetch("count_parked", limit=PARKED_MAX)
+    if count:
+        more = "at least " if count >= PARKED_MAX else ""
+        return Check(
+            check="parked", state="warn", found=f"{more}{count:,} instances stand still until something is mended",
+            what_to_do="`holdfast instances why INSTANCE` says what; then deploy, and `holdfast resume INSTANCE`",
+        )  # fmt: skip
+    return Check(check="parked", state="ok", found="none")

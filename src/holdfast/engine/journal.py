@@ -117,6 +117,8 @@ class RestartWords(msgspec.Struct, frozen=True):
 
 
 PAUSED = "paused by "
+PARKED = "parked: "
+"""What `waiting_on` of a parked instance begins with. The index by which they are counted says the same."""
 _pause = msgspec.json.Decoder(Pause).decode
 _retry = msgspec.json.Decoder(RetryWords).decode
 _fork = msgspec.json.Decoder(ForkWords).decode

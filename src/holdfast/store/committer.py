@@ -30,6 +30,10 @@ class Watch(Protocol):
         """Turns that are on disk, each with the one who is told. `seconds`: None where it was no batch."""
         ...
 
+    def waited(self, queue: str, seconds: Sequence[float], at_once: int = 0) -> None:
+        """How long those were due who were claimed together; and how many were claimed as they were started."""
+        ...
+
 
 class Committer:
     def __init__(self, store: Store, worker_id: bytes | None = None, watch: Watch | None = None) -> None:

@@ -33,6 +33,7 @@ Waiting = tuple[str, tuple[Any, ...], "asyncio.Future[int]"]
 UNBOUND = {
     "read_clock", "read_heartbeat", "read_installation", "database_version", "read_wall", "list_workers",
     "count_backlog", "count_ways_in", "queue_heads", "queue_depths", "count_open_dead_letters", "count_unknown_effects",
+    "count_parked",
     "bury_requests", "remove_tombstones", "count_ahead", "working_workers", "quarantined_since",
 }  # fmt: skip
 

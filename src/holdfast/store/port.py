@@ -80,11 +80,14 @@ class Claimed(NamedTuple):
     history: list[PastRow]  # of code its epoch, of a chart the last row
     events: list[PendingEvent]  # of signals the first of each name, everything else whole
     tasks: Sequence[OpenTask] = ()
+    due_at: int | None = None  # since when it could have been claimed; None: from birth on, or not known
 
 
-def claimed(row: Row, past: list[PastRow], events: list[PendingEvent], tasks: list[OpenTask]) -> Claimed:
+def claimed(
+    row: Row, past: list[PastRow], events: list[PendingEvent], tasks: list[OpenTask], due_at: int | None = None
+) -> Claimed:
     """A claim's own columns, in the order of the fields of `Claimed`, with what was read beside them."""
-    return Claimed(*(*row, past, events, tasks))
+    return Claimed(*(*row, past, events, tasks, due_at))
 
 
 def claimed_at_birth(born: NewInstance) -> Claimed:

@@ -488,7 +488,10 @@ class PostgresStore:
             )  # fmt: skip
             for instance_id, *row in found:
                 events.setdefault(instance_id, []).append(PendingEvent(*row))
-        return [claimed(row, past.get(row[1], []), events.get(row[1], []), tasks.get(row[1], [])) for row in rows], None
+        return [
+            claimed(row[:-1], past.get(row[1], []), events.get(row[1], []), tasks.get(row[1], []), row[-1])
+            for row in rows
+        ], None
 
     async def next_due(self, definitions: Sequence[Place], queue: str) -> int | None:
         [(due,)] = await self.fetch("next_due", queue=queue, **_columns(definitions))

@@ -521,7 +521,7 @@ class SqliteStore:
 
         def work(connection: apsw.Connection) -> tuple[list[Claimed], int | None]:
             found = self._heads(connection, queue, known)
-            heads = [at for due, at in found if due <= now]
+            heads = [at for earliest, at in found if earliest <= now]
             if not heads:
                 return [], found[0][0] if found else None
             connection.execute("begin immediate")
@@ -530,16 +530,18 @@ class SqliteStore:
                 connection.execute("rollback")
                 return [], None
             heads = heads[:limit]
-            share = statement("claim_share", "sqlite")
+            share, due = statement("claim_share", "sqlite"), statement("due_of_share", "sqlite")
             rows: list[tuple[Any, ...]] = []
+            due_at: dict[bytes, int] = {}
             for tenant_id, key, version in heads:
                 values = {
                     "worker_id": worker_id, "now": now, "queue": queue, "tenant_id": tenant_id, "key": key,
                     "version": version, "alone": alone, "limit": max(limit // len(heads), 1),
                 }  # fmt: skip
+                due_at.update(connection.execute(due.sql, due.bind(values)))
                 rows += connection.execute(share.sql, share.bind(values))
             connection.execute("commit")
-            return [self._claimed(connection, row) for row in rows], None
+            return [self._claimed(connection, row, due_at.get(row[1])) for row in rows], None
 
         assert self._writer is not None
         return await self._writer.ask(work)
@@ -561,7 +563,7 @@ class SqliteStore:
         return sorted(found)
 
     @staticmethod
-    def _claimed(connection: apsw.Connection, row: tuple[Any, ...]) -> Claimed:
+    def _claimed(connection: apsw.Connection, row: tuple[Any, ...], due_at: int | None) -> Claimed:
         past: list[PastRow] = []
         events: list[PendingEvent] = []
         key = (row[0], row[1])
@@ -576,7 +578,7 @@ class SqliteStore:
                 tasks = [OpenTask(*r) for r in connection.execute(statement("read_open_tasks_of", "sqlite").sql, key)]
         if row[10] > 0:
             events = _events(connection, key, names=NAMES_READ if row[2] == "code" else ALL_NAMES)
-        return claimed(row, past, events, tasks)
+        return claimed(row, past, events, tasks, due_at)
 
     async def next_due(self, definitions: Sequence[Place], queue: str) -> int | None:
         assert self._reader is not None

@@ -10,6 +10,7 @@ from holdfast.engine.charts.document import BadChart
 from holdfast.engine.charts.interpreter import ChartTurn
 from holdfast.engine.charts.nodes import StepFault
 from holdfast.engine.charts.snapshots import Snapshot
+from holdfast.engine.journal import PARKED
 from holdfast.engine.stacks import message_of, type_of
 from holdfast.engine.tasks import TaskFault
 from holdfast.store.port import PendingEvent
@@ -29,7 +30,7 @@ def waiting_on(ex: ChartExecution) -> str:
         return ex.paused.text()
     assert ex.snapshot is not None
     if ex.snapshot.incident is not None:
-        return f"a person: {ex.snapshot.incident['message']}"[:1000]
+        return f"{PARKED}{ex.snapshot.incident['message']}"[:1000]
     parts = [describe(call) for call in ex.open.values() if isinstance(call, TaskCall)]
     children = ex.snapshot.children.items()
     parts += [f"child {id_!r}" for id_, child in children if child.workflow and not child.answered]

@@ -19,7 +19,7 @@ from holdfast.engine import history as h
 from holdfast.engine.calendar import moment_text
 from holdfast.engine.context import Context
 from holdfast.engine.errors import HoldfastError
-from holdfast.engine.journal import RowWords, read, words_from
+from holdfast.engine.journal import PARKED, RowWords, read, words_from
 from holdfast.engine.replay import Call, Replay
 from holdfast.engine.retry import GiveUp, RetryAt, after_failure
 from holdfast.engine.scope import SCOPE
@@ -494,7 +494,7 @@ class Execution(UnderClaim):
         if error is not None:
             words["error"] = error_payload(error)
         self.record(h.INSTANCE_PARKED, "", codec.encode(words))
-        self.submit(status="waiting", waiting_on=difference)
+        self.submit(status="waiting", waiting_on=PARKED + difference)
         trace = {} if error is None else {"exception": traceback_text(error, source_line)}
         self.worker.note(self, "parked", "error", on=difference, **trace)
 

@@ -56,6 +56,7 @@ def _take_over(ex: Execution, event: PendingEvent, words: dict[str, Any], found:
         ex.end("failed", {"type": "ForkRefused", "message": f"{words['from']}: {copy}"})
         return
     ex.started(said | {"before_seq": words["before_seq"], "copied": len(copy.entries), "settled": copy.settled})
+    ex.copied = len(copy.entries)
     for type_, name, payload in copy.entries:
         ex.record(type_, name, payload)
     now = ex.worker.now()

@@ -63,6 +63,7 @@ class UnderClaim:
         self.threads: set[str] = set()  # those of them that cannot be stopped
         self.arrived: deque[tuple[Call, Any, BaseException | None]] = deque()
         self.undo: Undo | None = None
+        self.copied = 0  # rows of another instance's past that its first turn takes over, right behind its first row
         self.paused: Pause | None = None  # while it is, results are recorded and nothing new begins
         self.committing = False
         self.abandoned = False

@@ -112,6 +112,7 @@ class Worker:
         self._more_likely = True  # the last claim found something, so room is worth filling at once
         self._pause = POLL_FIRST
         self._claimed_at = 0  # the clock when due work was last asked for
+        self._claimed_at_birth = 0  # since the last pass
         self._claims_in_doubt = False
         self._one_pass = asyncio.Lock()
         self._expected: set[bytes] = set()  # being born with a claim of ours, on their way to disk
@@ -324,9 +325,17 @@ class Worker:
         if worker_id != self.id or self._is_fenced():
             return 0, None
         self._more_likely = bool(claimed)
+        self._count_waits(claimed)
         for row in claimed:
             self.take(row)
         return len(claimed), due
+
+    def _count_waits(self, claimed: list[Claimed]) -> None:
+        at_once, self._claimed_at_birth = self._claimed_at_birth, 0
+        if self.watch is not None and (claimed or at_once):
+            now = self._claimed_at
+            waits = [max(0, now - row.due_at) / 1_000_000 for row in claimed if row.due_at is not None]
+            self.watch.waited(self.queue, waits, at_once)
 
     def _places(self) -> list[Place]:
         """What may be claimed here: code that is registered, and charts whose handlers are."""
@@ -423,6 +432,7 @@ class Worker:
         self._expected.discard(born.id)
         if outcome is Outcome.CLAIMED:
             if born.claimed_by == self.id and not self.stopping and not self._is_fenced():
+                self._claimed_at_birth += 1
                 self._context.copy().run(self.take, claimed_at_birth(born))  # not in its starter's context
             else:
                 self.spawn(self._decline(born))

@@ -69,5 +69,10 @@ from heads h where queue is not null
 -- name: count_open_dead_letters
 select count(*) from (select 1 from holdfast.dead_letters where resolution is null and tenant_id <> '#dead_letters_open' limit :limit) open_ones
 
+-- name: count_parked
+select count(*) from (
+  select 1 from holdfast.instances
+  where substr(waiting_on, 1, 8) = 'parked: ' and tenant_id <> '#instances_parked' limit :limit) parked_ones
+
 -- name: count_unknown_effects
 select count(*) from (select 1 from holdfast.effects where state = 'outcome_unknown' and tenant_id <> '#effects_unknown' limit :limit) unknown_ones

@@ -29,9 +29,9 @@ with recursive me as materialized (
 ), shares as materialized (
   select greatest(:limit / greatest((select count(*) from due), 1), 1) as each
 ), picked as materialized (
-  select i.tenant_id, i.id
+  select i.tenant_id, i.id, i.run_at
   from due d cross join lateral (
-    select j.tenant_id, j.id from holdfast.instances j
+    select j.tenant_id, j.id, j.run_at from holdfast.instances j
     where j.queue = :queue and j.tenant_id = d.tenant_id and j.definition_key = d.definition_key
       and j.definition_version = d.definition_version
       and j.run_at <= :now and j.run_at is not null and j.locked_by is null
@@ -48,7 +48,7 @@ from picked p cross join me
 where i.tenant_id = any(array[p.tenant_id]) and i.id = p.id
 returning i.tenant_id, i.id, i.kind, i.definition_key, i.definition_version, i.status, i.input, i.snapshot,
   i.fence, i.attempts, i.woken, i.parent_id, i.parent_step, i.trace_id, i.created_at, i.created_by,
-  i.epoch, i.epoch_seq
+  i.epoch, i.epoch_seq, p.run_at as due_at
 
 -- name: read_histories
 -- From the row on with which the epoch began: what was before is not replayed.

@@ -15,6 +15,9 @@ select queue, due, slept from holdfast.queue_numbers(:heads::integer, :now::bigi
 -- name: door_count_open_dead_letters
 select holdfast.count_open_dead_letters(:limit::bigint)
 
+-- name: door_count_parked
+select holdfast.count_parked(:limit::bigint)
+
 -- name: door_count_unknown_effects
 select holdfast.count_unknown_effects(:limit::bigint)
 

@@ -22,6 +22,14 @@ where (tenant_id, id) in (
 returning tenant_id, id, kind, definition_key, definition_version, status, input, snapshot,
   fence, attempts, woken, parent_id, parent_step, trace_id, created_at, created_by, epoch, epoch_seq
 
+-- name: due_of_share
+-- Since when those are due whom claim_share is about to claim: `returning` would only know what it has set.
+select id, run_at from holdfast.instances
+where queue = :queue and tenant_id = :tenant_id and definition_key = :key and definition_version = :version
+  and run_at <= :now and run_at is not null and locked_by is null and tenant_id <> '#instances_due'
+  and (attempts >= 2) = :alone
+order by run_at limit :limit
+
 -- name: read_history_of
 select seq, type, name, payload, hash, at from holdfast.history
 where tenant_id = :tenant_id and instance_id = :instance_id and seq >= :epoch_seq order by seq
