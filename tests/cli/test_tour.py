@@ -82,6 +82,7 @@ def test_a_person_breaks_a_step_reads_why_mends_it_and_goes_on(tmp_path: Path) -
     desk.seen(dev, "instance_failed")
     said = desk.type(why)
     assert "KeyError: 'amuont_minor'" in said and "app.py:21 in reserve" in said
+    assert 'File "app.py", line 21, in reserve' in said
     dev.stop()
 
     desk.edit(mistake, 'order["amount_minor"]')
