@@ -260,6 +260,8 @@ class Tenant:
         try:
             raw = ids.parse("ins", id)
         except BadInput as error:
+            if not isinstance(id, str):
+                raise
             raise InstanceNotFound(id, self.id, str(error)) from None
         return Handle(self._holdfast.service, self.id, raw)
 

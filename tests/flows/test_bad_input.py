@@ -17,6 +17,7 @@ from holdfast import (
     Context,
     Holdfast,
     HoldfastError,
+    InstanceNotFound,
     NotJson,
     PayloadTooLarge,
     StoreUnavailable,
@@ -394,9 +395,12 @@ async def test_a_database_that_is_not_there_is_refused_with_what_to_check(tmp_pa
 
 
 async def test_an_id_that_is_none_is_refused(app: Harness) -> None:
-    for word in ("", "ins_", "ins_xyz", "eff_" + "0" * 32, "ins_" + "0" * 31, "ins_" + "0" * 33, None, 7):
+    for word in ("", "ins_", "ins_xyz", "eff_" + "0" * 32, "ins_" + "0" * 31, "ins_" + "0" * 33):
+        with pytest.raises(InstanceNotFound, match="expected ins_ and 32 hexadecimal digits"):
+            app.instance(word)
+    for value in (None, 7):  # no text that a user typed, but a mistake in the code
         with pytest.raises(BadInput, match="expected ins_ and 32 hexadecimal digits"):
-            app.instance(word)  # type: ignore[arg-type]
+            app.instance(value)  # type: ignore[arg-type]
 
 
 async def test_nothing_is_left_claimed_by_a_broken_instance(app: Harness) -> None:
