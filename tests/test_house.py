@@ -66,7 +66,8 @@ def test_the_client_knows_of_the_server_only_what_goes_over_the_wire() -> None:
 
 @pytest.mark.parametrize("path", sorted((SOURCE / "engine").rglob("*.py")), ids=lambda p: p.name)
 def test_the_engine_touches_nothing(path: Path) -> None:
-    touched = {name.split(".")[0] for name in imports(path)} & IMPURE
+    # Which thread this is may be asked: the workflow's own loop tells its body from a step's thread by it.
+    touched = {name.split(".")[0] for name in imports(path) - {"threading.get_ident"}} & IMPURE
     assert not touched, f"engine/{path.name} imports {touched}"
 
 

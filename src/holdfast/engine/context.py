@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from asyncio.events import _get_running_loop
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, TypeVar, overload
@@ -258,7 +257,7 @@ class Context:
             raise NotInWorkflow("this workflow is being unwound: a finally block cannot ask for anything any more")
         if self._replay.restart is not None:
             raise Restarting
-        if _get_running_loop() is not self._replay.loop:
+        if not self._replay.loop.runs_here():
             raise NotInWorkflow(
                 "ctx belongs to the workflow's own code: it cannot be used inside a step, a thread or another task; "
                 "return from the step and ask there"

@@ -13,6 +13,7 @@ from asyncio.events import _get_running_loop, _set_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context as Variables
+from threading import get_ident
 from typing import Any
 
 from holdfast.engine.errors import NotInWorkflow
@@ -69,6 +70,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
         self.children: list[asyncio.Task[Any]] = []
         self._main: asyncio.Task[Any] | None = None
         self._outer: Any = _UNKNOWN  # the loop around us
+        self._drained_by = 0  # the thread on which this loop is being drained; 0: none
 
     # -- what tasks and futures need
 
@@ -126,6 +128,10 @@ class TurnLoop(asyncio.AbstractEventLoop):
 
     # -- running
 
+    def runs_here(self) -> bool:
+        """Whether the caller is code of this workflow. Python 3.11 answers "which loop runs?" with a system call."""
+        return self._drained_by == get_ident()
+
     def drain(self) -> None:
         """Run everything that is ready, and what that makes ready, until nothing is."""
         ready = self._ready
@@ -136,6 +142,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
             outer = self._outer = _get_running_loop()
         task = _step_aside(outer)
         _set_running_loop(self)
+        self._drained_by = get_ident()
         hops = 0
         try:
             while ready:
@@ -150,6 +157,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
                         f"the workflow made {DRAIN_LIMIT:,} hops without asking for anything: it seems to loop for ever"
                     )
         finally:
+            self._drained_by = 0
             _set_running_loop(outer)
             if task is not None:
                 _swap_current_task(outer, task)
