@@ -40,6 +40,7 @@ from holdfast.store.doors import DoorStore
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.sqlite import SqliteStore, connect
 from holdfast.sync import Sync
+from holdfast.worker.kept import KEPT_MAX
 from holdfast.worker.liveness import LEASE_SECONDS, liveness_for
 from holdfast.worker.worker import Worker
 
@@ -551,18 +552,19 @@ class Holdfast:
 
     def worker(
         self, *, concurrency: int = 200, queue: str = "default", poll_seconds: float | None = None, threads: int = 32,
-        verbose: bool = False, lease: float = LEASE_SECONDS,
+        verbose: bool = False, lease: float = LEASE_SECONDS, kept: int = KEPT_MAX,
     ) -> WorkerScope:  # fmt: skip
         """A worker for the length of an `async with` block.
 
         `poll_seconds`: how long an idle one waits at most before it looks again; by default a quarter of a second on
         SQLite and one second on PostgreSQL, where a hint usually comes first.
-        `lease`: on PostgreSQL, for how many seconds one that does not answer keeps its instances."""
+        `kept`: how many busy instances' bodies stay in memory while they wait, so that a wake need not replay them; 0:
+        none. `lease`: on PostgreSQL, for how many seconds one that does not answer keeps its instances."""
         if poll_seconds is None:
             poll_seconds = 0.25 if self.url.startswith("sqlite") else 1.0
         return WorkerScope(self, lease, {
             "concurrency": concurrency, "queue": queue, "poll_seconds": poll_seconds, "threads": threads,
-            "verbose": verbose,
+            "verbose": verbose, "kept": kept,
         })  # fmt: skip
 
     @contextmanager

@@ -65,6 +65,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # workers
     queues: Annotated[tuple[str, ...], Entry("list", "the queues a worker serves")] = ("default",)
     concurrency: Annotated[int, Entry("integer", "instances a worker holds at once", least=1)] = 200
+    kept: Annotated[int, Entry("integer", "busy instances a worker keeps in memory while they wait", least=0)] = 100
     grace: Annotated[float, Entry("number", "seconds that a stop waits for what runs", least=0)] = 10.0
     metrics_port: Annotated[int | None, Entry("integer", "where a worker tells of itself", least=0, most=65535)] = None
     metrics_host: Annotated[str, Entry("text", "and on which address")] = "127.0.0.1"

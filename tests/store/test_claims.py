@@ -7,7 +7,8 @@ from collections import Counter
 from typing import Any
 
 from holdfast.engine.turns import Outcome
-from tests.store.support import PLACES, a_turn, a_worker, an_instance, claim, ending, put, row_of
+from holdfast.store.port import Head
+from tests.store.support import PLACES, a_turn, a_worker, an_instance, claim, ending, parking, put, row_of
 
 
 async def test_two_workers_never_claim_the_same_instance(store: Any) -> None:
@@ -126,3 +127,25 @@ async def test_a_finished_instance_is_never_claimed_again(store: Any) -> None:
     await store.commit(worker_id, [ending(store, one, a_turn(store, one))])
     store.clock.micros += 10**12
     assert await claim(store, worker_id) == []
+
+
+async def test_of_a_history_that_ends_where_it_was_left_only_the_last_row_is_read(store: Any) -> None:
+    worker_id = await a_worker(store)
+
+    async def again(tenant: str = "acme", fence: int = 0, seq: int = 0, digest: bytes | None = None) -> Any:
+        """What the next claim reads if the head that was left differs from the true one by this much."""
+        await put(store, an_instance(store))
+        [one] = await claim(store, worker_id)
+        turn = parking(store, one, a_turn(store, one, count=5), run_at=store.now())
+        assert await store.commit(worker_id, [turn]) == [Outcome.COMMITTED]
+        last = turn.history[-1]
+        head = Head(tenant, one.fence + fence, last[2] + seq, digest or last[9])
+        [[found], _] = await store.claim(worker_id, PLACES, "default", 10, alone=False, kept={one.id: head})
+        return found.kept, [row.seq for row in found.history]
+
+    assert await again() == (True, [5])
+    whole = (False, [1, 2, 3, 4, 5])
+    assert await again(fence=-1) == whole, "somebody had it since"
+    assert await again(seq=-1) == whole
+    assert await again(digest=b"x" * 32) == whole
+    assert await again(tenant="other") == whole

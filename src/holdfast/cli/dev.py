@@ -31,8 +31,8 @@ from holdfast.cli.workers import introduce, leave, process_options, queues_of, s
 @process_options
 @place_options
 def dev(
-    answers: Path | None, no_server: bool, host: str, port: int, concurrency: int, grace: float, log_level: str,
-    log_format: logs.Format, place: Place,
+    answers: Path | None, no_server: bool, host: str, port: int, concurrency: int, kept: int, grace: float,
+    log_level: str, log_format: logs.Format, place: Place,
 ) -> None:  # fmt: skip
     """All in one: migrate, run a worker and the API, and log everything that happens.
 
@@ -52,7 +52,7 @@ def dev(
         async with opened(hf, migrate=True):
             introduce(hf, places)
             await serve(
-                hf, queues_of(hf), concurrency=concurrency, grace=grace, verbose=True, module=module,
+                hf, queues_of(hf), concurrency=concurrency, kept=kept, grace=grace, verbose=True, module=module,
                 beside=None if no_server else _answering(hf, wanted, grace),
             )  # fmt: skip
 

@@ -32,9 +32,13 @@ log = structlog.get_logger("holdfast.cli")
 
 def process_options(function: F) -> F:
     """Of a process that takes turns."""
-    return click.option("--concurrency", type=click.IntRange(min=1), default=200, show_default=True)(
-        standing_options(function)
-    )
+    for option in (
+        click.option("--concurrency", type=click.IntRange(min=1), default=200, show_default=True),
+        click.option("--kept", type=click.IntRange(min=0), default=100, show_default=True,
+                     help="Busy instances whose code stays in memory while they wait."),
+    ):  # fmt: skip
+        function = option(function)
+    return standing_options(function)
 
 
 def standing_options(function: F) -> F:
@@ -71,8 +75,8 @@ def standing_options(function: F) -> F:
 @process_options
 @place_options
 def worker(
-    queues: Sequence[str], verbose: bool, metrics_port: int | None, metrics_host: str, concurrency: int, grace: float,
-    log_level: str, log_format: logs.Format, place: Place,
+    queues: Sequence[str], verbose: bool, metrics_port: int | None, metrics_host: str, concurrency: int, kept: int,
+    grace: float, log_level: str, log_format: logs.Format, place: Place,
 ) -> None:  # fmt: skip
     """Run the app's workflows until stopped."""
     logs.configure(log_level, format=log_format)
@@ -83,7 +87,7 @@ def worker(
             if metrics_port is not None:
                 port = await stack.enter_async_context(watched(hf, metrics_host, metrics_port))
                 log.info("metrics_served", host=metrics_host, port=port)
-            await serve(hf, queues, concurrency=concurrency, grace=grace, verbose=verbose)
+            await serve(hf, queues, concurrency=concurrency, kept=kept, grace=grace, verbose=verbose)
 
     run(whole())
     leave()
@@ -140,7 +144,7 @@ def queues_of(hf: Holdfast) -> list[str]:
 
 
 async def serve(
-    hf: Holdfast, queues: Sequence[str], *, concurrency: int, grace: float, verbose: bool,
+    hf: Holdfast, queues: Sequence[str], *, concurrency: int, kept: int, grace: float, verbose: bool,
     module: ModuleType | None = None, beside: AbstractAsyncContextManager[Any] | None = None,
 ) -> None:  # fmt: skip
     """Run one worker per queue until a signal comes; then hand back what cannot be finished in time.
@@ -149,7 +153,8 @@ async def serve(
     stop = on_stop_signals(grace)
     async with AsyncExitStack() as stack:
         for queue in dict.fromkeys(queues):
-            await stack.enter_async_context(_working(hf, queue, concurrency, grace, verbose))
+            options = {"concurrency": concurrency, "kept": kept, "verbose": verbose}
+            await stack.enter_async_context(_working(hf, queue, grace, options))
         if beside is not None:
             await stack.enter_async_context(beside)
         calm_collector()
@@ -177,8 +182,8 @@ def on_stop_signals(grace: float) -> asyncio.Event:
 
 
 @asynccontextmanager
-async def _working(hf: Holdfast, queue: str, concurrency: int, grace: float, verbose: bool) -> AsyncIterator[None]:
-    running = await hf.worker(concurrency=concurrency, queue=queue, verbose=verbose).__aenter__()
+async def _working(hf: Holdfast, queue: str, grace: float, options: dict[str, Any]) -> AsyncIterator[None]:
+    running = await hf.worker(queue=queue, **options).__aenter__()
     try:
         yield
     finally:

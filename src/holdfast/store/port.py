@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from holdfast.engine.turns import NewInstance, Outcome, Turn
@@ -56,6 +56,19 @@ Place = tuple[str, str, int]
 """What a worker can run: (tenant, key, version), the tenant "" for code, which serves every tenant."""
 
 
+class Head(NamedTuple):
+    """Where a claim left an instance: its tenant, the claim's fence, and the last row of its history."""
+
+    tenant_id: str
+    fence: int
+    seq: int
+    hash: bytes
+
+    def goes_on(self, row: Row) -> bool:
+        """Whether this claim is the very next one, so that nobody can have written in between."""
+        return bool(row[0] == self.tenant_id and row[8] == self.fence + 1 and row[9] == 1)
+
+
 class Claimed(NamedTuple):
     """An instance this worker may move, with everything a turn needs to know."""
 
@@ -81,13 +94,15 @@ class Claimed(NamedTuple):
     events: list[PendingEvent]  # of signals the first of each name, everything else whole
     tasks: Sequence[OpenTask] = ()
     due_at: int | None = None  # since when it could have been claimed; None: from birth on, or not known
+    kept: bool = False  # its body is in memory, and stands where the history ends: that last row is all that was read
 
 
 def claimed(
-    row: Row, past: list[PastRow], events: list[PendingEvent], tasks: list[OpenTask], due_at: int | None = None
-) -> Claimed:
+    row: Row, past: list[PastRow], events: list[PendingEvent], tasks: list[OpenTask], due_at: int | None = None,
+    kept: bool = False,
+) -> Claimed:  # fmt: skip
     """A claim's own columns, in the order of the fields of `Claimed`, with what was read beside them."""
-    return Claimed(*(*row, past, events, tasks, due_at))
+    return Claimed(*(*row, past, events, tasks, due_at, kept))
 
 
 def claimed_at_birth(born: NewInstance) -> Claimed:
@@ -131,8 +146,9 @@ class Store(Protocol):
         self, worker_id: bytes, work: Callable[[Any], Any], turn: Callable[[Any], Turn], timeout: float
     ) -> Outcome: ...
     async def claim(
-        self, worker_id: bytes, definitions: Sequence[Place], queue: str, limit: int, *, alone: bool
-    ) -> tuple[list[Claimed], int | None]: ...
+        self, worker_id: bytes, definitions: Sequence[Place], queue: str, limit: int, *, alone: bool,
+        kept: Mapping[bytes, Head] = ...,
+    ) -> tuple[list[Claimed], int | None]: ...  # fmt: skip
     async def next_due(self, definitions: Sequence[Place], queue: str) -> int | None: ...
     async def pending_events(
         self, tenant_id: str, instance_id: bytes, *, names: int = NAMES_READ, skip: Sequence[str] = (),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from holdfast.store.port import (
     SIGNALS_READ,
     Claimed,
     HandlerRaised,
+    Head,
     OpenTask,
     PastRow,
     PendingEvent,
@@ -58,6 +59,7 @@ WRITER_SETTINGS = {
     "application_name": "holdfast",
 }
 
+NOTHING_KEPT: Mapping[bytes, Head] = {}
 BY_LEASE = "lease"  # the liveness of a worker that holds no session lock
 
 
@@ -449,8 +451,9 @@ class PostgresStore:
     # -- claims
 
     async def claim(
-        self, worker_id: bytes, definitions: Sequence[Place], queue: str, limit: int, *, alone: bool
-    ) -> tuple[list[Claimed], int | None]:
+        self, worker_id: bytes, definitions: Sequence[Place], queue: str, limit: int, *, alone: bool,
+        kept: Mapping[bytes, Head] = NOTHING_KEPT,
+    ) -> tuple[list[Claimed], int | None]:  # fmt: skip
         """Claim due work; where there is none, say when the next falls due."""
         rows = await self.fetch(
             "claim_instances", worker_id=worker_id, queue=queue, limit=limit, now=self.now(), alone=alone,
@@ -459,11 +462,12 @@ class PostgresStore:
         if not rows:
             return [], await self.next_due(definitions, queue)
         again = [row for row in rows if row[8] > 1]  # fence 1: claimed for the first time, so nothing to read
-        past: dict[bytes, list[PastRow]] = {}
+        past = await self._heads_of(rows, kept)
+        where_left = set(past)
         tasks: dict[bytes, list[OpenTask]] = {}
         # Code is replayed against its epoch's history; a chart has its snapshot and needs the head and the open tasks.
         for name, part in (
-            ("read_histories", [row for row in again if row[2] == "code"]),
+            ("read_histories", [row for row in again if row[2] == "code" and row[1] not in where_left]),
             ("read_heads", [row for row in again if row[2] != "code"]),
         ):
             if part:
@@ -489,9 +493,27 @@ class PostgresStore:
             for instance_id, *row in found:
                 events.setdefault(instance_id, []).append(PendingEvent(*row))
         return [
-            claimed(row[:-1], past.get(row[1], []), events.get(row[1], []), tasks.get(row[1], []), row[-1])
+            claimed(
+                row[:-1],
+                past.get(row[1], []),
+                events.get(row[1], []),
+                tasks.get(row[1], []),
+                row[-1],
+                row[1] in where_left,
+            )
             for row in rows
         ], None
+
+    async def _heads_of(
+        self, rows: Sequence[tuple[Any, ...]], kept: Mapping[bytes, Head]
+    ) -> dict[bytes, list[PastRow]]:
+        """The last row of each history that ends where its body, which is kept in memory, was left."""
+        there = [row for row in rows if row[1] in kept and kept[row[1]].goes_on(row)]
+        if not there:
+            return {}
+        found = await self.fetch("read_heads", tenants=[r[0] for r in there], instances=[r[1] for r in there])
+        heads = {bytes(id_): PastRow(*row) for id_, *row in found}
+        return {id_: [row] for id_, row in heads.items() if (row.seq, row.hash) == (kept[id_].seq, kept[id_].hash)}
 
     async def next_due(self, definitions: Sequence[Place], queue: str) -> int | None:
         [(due,)] = await self.fetch("next_due", queue=queue, **_columns(definitions))

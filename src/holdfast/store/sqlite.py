@@ -12,7 +12,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +29,7 @@ from holdfast.store.port import (
     SIGNALS_READ,
     Claimed,
     HandlerRaised,
+    Head,
     OpenTask,
     PastRow,
     PendingEvent,
@@ -43,6 +44,7 @@ CHECKPOINT_PAGES = 4000
 FILLER_BYTES = 1_000_000
 SHARED_MAX = 200  # single statements in one transaction
 CLOSED = "the store was closed: take this anew from the Holdfast that is open now, hf.instance(id)"
+NOTHING_KEPT: Mapping[bytes, Head] = {}
 CHUNKS = (64, 16, 4, 1)  # rows per multi-row statement: few sizes, so that few statements are prepared
 
 
@@ -513,8 +515,9 @@ class SqliteStore:
     # -- claims
 
     async def claim(
-        self, worker_id: bytes, definitions: Sequence[Place], queue: str, limit: int, *, alone: bool
-    ) -> tuple[list[Claimed], int | None]:
+        self, worker_id: bytes, definitions: Sequence[Place], queue: str, limit: int, *, alone: bool,
+        kept: Mapping[bytes, Head] = NOTHING_KEPT,
+    ) -> tuple[list[Claimed], int | None]:  # fmt: skip
         """Claim due work; where there is none, say when the next falls due."""
         now = self.now()
         known = set(definitions)
@@ -541,7 +544,7 @@ class SqliteStore:
                 due_at.update(connection.execute(due.sql, due.bind(values)))
                 rows += connection.execute(share.sql, share.bind(values))
             connection.execute("commit")
-            return [self._claimed(connection, row, due_at.get(row[1])) for row in rows], None
+            return [self._claimed(connection, row, due_at.get(row[1]), kept.get(row[1])) for row in rows], None
 
         assert self._writer is not None
         return await self._writer.ask(work)
@@ -563,12 +566,16 @@ class SqliteStore:
         return sorted(found)
 
     @staticmethod
-    def _claimed(connection: apsw.Connection, row: tuple[Any, ...], due_at: int | None) -> Claimed:
+    def _claimed(connection: apsw.Connection, row: tuple[Any, ...], due_at: int | None, head: Head | None) -> Claimed:
         past: list[PastRow] = []
         events: list[PendingEvent] = []
         key = (row[0], row[1])
         tasks: list[OpenTask] = []
-        if row[8] > 1:  # fence 1: claimed for the first time, so nothing to read
+        kept = False
+        if head is not None and head.goes_on(row):
+            past = [PastRow(*r) for r in connection.execute(statement("read_head_of", "sqlite").sql, key)]
+            kept = bool(past) and (past[0].seq, past[0].hash) == (head.seq, head.hash)
+        if row[8] > 1 and not kept:  # fence 1: claimed for the first time, so nothing to read
             # Code is replayed against its epoch's history; a chart has its snapshot and needs the head and open tasks.
             if row[2] == "code":
                 history = statement("read_history_of", "sqlite").sql
@@ -578,7 +585,7 @@ class SqliteStore:
                 tasks = [OpenTask(*r) for r in connection.execute(statement("read_open_tasks_of", "sqlite").sql, key)]
         if row[10] > 0:
             events = _events(connection, key, names=NAMES_READ if row[2] == "code" else ALL_NAMES)
-        return claimed(row, past, events, tasks, due_at)
+        return claimed(row, past, events, tasks, due_at, kept)
 
     async def next_due(self, definitions: Sequence[Place], queue: str) -> int | None:
         assert self._reader is not None

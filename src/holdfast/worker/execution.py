@@ -49,8 +49,33 @@ class Execution(UnderClaim):
         self.listening: dict[str, dict[str, Call]] = {}  # open waits for a signal: by its name, then by their own key
         self.read_journal(claimed.history)
 
+    # -- between two claims
+
+    def rests(self) -> bool:
+        """Whether its body may stay in memory: nothing but timers, signals and children is open, and nothing is odd."""
+        replay = self.replay
+        plain = self.undo is None and self.paused is None and replay.difference is None
+        return (
+            plain and not self.restarted and not replay.closed and not replay.done and not replay.asked
+            and not (self.running or self.arrived or self.transactions or self.entries or self.context.soft)
+            and all(call.kind in ("sleep", "signal", "child") for call in self.open.values())
+        )  # fmt: skip
+
+    def is_current(self) -> bool:
+        """Whether the code that its body runs is still what is registered under its name and version."""
+        key, version = self.claimed.definition_key, self.claimed.definition_version
+        return self.worker.registry.knows(key, version) and self.worker.registry.find(key, version) is self.definition
+
+    def go_on(self, claimed: Claimed) -> None:
+        """The next claim, with the body as it was left: as if its history had been replayed."""
+        assert (claimed.history[-1].seq, claimed.history[-1].hash) == (self.seq, self.hash)
+        self.claim_anew(claimed)
+        self.decide()
+
     def read_journal(self, past: Iterable[Sequence[Any]]) -> None:
         claimed, worker = self.claimed, self.worker
+        past = list(past)
+        self.told_bytes = sum(len(row[3]) for row in past)  # what a body that is kept holds in memory, roughly
         self.replay = Replay(read(past))
         self.paused = self.replay.journal.pause
         restart = self.replay.journal.restart

@@ -46,15 +46,11 @@ Told = tuple[Call, int, Any, BaseException | None]  # an effect's call, its atte
 class UnderClaim:
     def __init__(self, worker: Worker, claimed: Claimed, definition: Definition) -> None:
         self.worker = worker
-        self.claimed = claimed
         self.definition = definition
         self.tenant_id = claimed.tenant_id
         self.id = claimed.id
-        self.fence = claimed.fence
         self.epoch = claimed.epoch
-        self.worker_id = worker.id  # the incarnation that claimed it; the worker itself may be a later one by now
-        self.woken = claimed.woken
-        self.events = Inbox(claimed.events, by_name=claimed.kind == "code")
+        self.claim_anew(claimed)
         past = claimed.history
         self.seq = past[-1].seq if past else 0
         self.hash = past[-1].hash if past else genesis(claimed.tenant_id, claimed.id)
@@ -67,18 +63,26 @@ class UnderClaim:
         self.paused: Pause | None = None  # while it is, results are recorded and nothing new begins
         self.committing = False
         self.abandoned = False
-        self.proved = False  # whether a turn was committed under this claim: a crash from here on is forgiven
         self.waits = 0  # open calls that wait for something other than a handler
         self.transactions: list[Call] = []  # waiting for the turn to be free
         self._ready: list[Call] = []  # to be started once the turn is committed
         self._told: list[Told] = []  # what effects came back with, not yet in a turn
         self._sent: list[Told] = []  # the same, in the turn that is on its way to disk
-        self._change: Change | None = None
-        self._watched: int | None = None  # the moment the worker was last asked to wake it at
         self.raised = worker.raised_by(claimed.id)  # what handlers raised, by key
         self.died_of: BaseException | None = None  # for callers in this process who wait for its end
         self.plain = False
         self._begin_turn()
+
+    def claim_anew(self, claimed: Claimed) -> None:
+        """Everything that belongs to one claim and not to the instance."""
+        self.claimed = claimed
+        self.fence = claimed.fence
+        self.worker_id = self.worker.id  # the incarnation that claimed it; the worker itself may be a later one by now
+        self.woken = claimed.woken
+        self.events = Inbox(claimed.events, by_name=claimed.kind == "code")
+        self.proved = False  # whether a turn was committed under this claim: a crash from here on is forgiven
+        self._change: Change | None = None
+        self._watched: int | None = None  # the moment the worker was last asked to wake it at
 
     # -- what each kind does its own way
 
@@ -333,7 +337,8 @@ class UnderClaim:
         if self._change is not None and self._change.release:
             if self.worker.verbose and self._change.completed_at is None:
                 self.worker.note(self, "waiting", on=self._change.waiting_on)
-            self.close()
+            if self._change.completed_at is not None or not self.worker.keep(self):
+                self.close()
             self.worker.handed_back(self, self._change if self._change.completed_at is not None else None)
             if self._change.run_at is not None and self._change.run_at <= self.worker.now():
                 self.worker.more_work()

@@ -34,6 +34,7 @@ from holdfast.store.port import Claimed, PendingEvent, Place, claimed_at_birth
 from holdfast.worker import running, world
 from holdfast.worker.charts import ChartExecution
 from holdfast.worker.execution import Execution
+from holdfast.worker.kept import KEPT_MAX, Kept
 from holdfast.worker.running import Tracing
 from holdfast.worker.tasks import TaskCall
 from holdfast.worker.turns import UnderClaim
@@ -74,7 +75,7 @@ class Worker:
         on_ended: Callable[[bytes, Change, BaseException | None], None] | None = None,
         on_committed: Callable[[Turn], None] | None = None,
         charts: Charts | None = None, handlers: dict[str, TaskHandler] | None = None, watch: Watch | None = None,
-        tracing: Tracing | None = None,
+        tracing: Tracing | None = None, kept: int = KEPT_MAX,
     ) -> None:  # fmt: skip
         self.store = store
         self.registry = registry
@@ -104,6 +105,7 @@ class Worker:
         self._timers: list[tuple[int, bytes]] = []  # when to look at which of our executions
         self.salt = salts().__next__
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.kept = Kept(kept, self.loop.time)
         self._reading: dict[UnderClaim, bool] = {}  # whose events are being read, and whether to read them again
         self.in_line: deque[tuple[UnderClaim, Call, Variables]] = deque()  # plain async steps about to begin
         self.line_moves = False  # whether a task is on its way to begin them
@@ -219,7 +221,12 @@ class Worker:
         await old_committer.close()
         self.wakeup.set()
 
+    def keep(self, execution: UnderClaim) -> bool:
+        """Whether the body of an instance that is handed back stays in memory for its next wake."""
+        return isinstance(execution, Execution) and not self.stopping and self.kept.keep(execution)
+
     def _abandon_all(self) -> None:
+        self.kept.drop_all()
         for execution in list(self.executions.values()):
             self._abandon(execution)
 
@@ -291,6 +298,12 @@ class Worker:
             return await self._pass()
 
     async def _pass(self) -> tuple[int, int | None]:
+        try:
+            return await self._look_around()
+        finally:
+            self.kept.settled()
+
+    async def _look_around(self) -> tuple[int, int | None]:
         self._fire_timers()
         await self._look_at_claims()
         await self._hear_of_charts()
@@ -384,7 +397,8 @@ class Worker:
         self, worker_id: bytes, places: list[Place], limit: int, *, alone: bool
     ) -> tuple[list[Claimed], int | None]:
         try:
-            return await self.store.claim(worker_id, places, self.queue, limit, alone=alone)
+            kept = {} if alone else self.kept.offer()
+            return await self.store.claim(worker_id, places, self.queue, limit, alone=alone, kept=kept)
         except BaseException:
             self._claims_in_doubt = True  # it may have been done all the same
             raise
@@ -465,6 +479,14 @@ class Worker:
                     raise DefinitionNotFound(claimed.definition_key, claimed.definition_version)
                 definition = self.registry.find(claimed.definition_key, claimed.definition_version)
             kind = Execution if definition.chart is None else ChartExecution
+            if (left := self.kept.take(claimed.tenant_id, claimed.id)) is not None:
+                if claimed.kept and left.definition is definition:
+                    self._go_on(left, claimed)
+                    return
+                left.close()
+            if claimed.kept:  # its body is gone since the claim was asked for, and its history was not read
+                self.spawn(self._put_off(claimed, 0))
+                return
             execution: UnderClaim = (definition.execution or kind)(self, claimed, definition)
         except Exception as error:  # a history that cannot be read: its neighbours must not suffer
             log.error("instance_unreadable", **about(claimed), error=repr(error))
@@ -475,11 +497,17 @@ class Worker:
             self.tracing.began(execution)
         self.guard(execution, execution.begin)
 
-    async def _put_off(self, claimed: Claimed) -> None:
+    def _go_on(self, execution: Execution, claimed: Claimed) -> None:
+        self.executions[claimed.id] = execution
+        if self.tracing is not None:
+            self.tracing.began(execution)
+        self.guard(execution, execution.go_on, claimed)
+
+    async def _put_off(self, claimed: Claimed, micros: int = UNREADABLE) -> None:
         try:
             await self.store.write(
                 "release_claim", tenant_id=claimed.tenant_id, id=claimed.id, fence=claimed.fence, worker_id=self.id,
-                run_at=self.now() + UNREADABLE,
+                run_at=self.now() + micros,
             )  # fmt: skip
         except Exception as error:
             log.warning("claim_not_released", **about(claimed), error=repr(error))
