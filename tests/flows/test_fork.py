@@ -174,7 +174,7 @@ WORKER = """
 async def work():
     async with hf, hf.worker(poll_seconds=0.05):
         await asyncio.to_thread(sys.stdin.readline)
-        child = await asyncio.to_thread(begin, lambda: signal.pause())
+        child = await asyncio.to_thread(begin, lambda: [signal.alarm(0), signal.pause()])
         print(child[0], flush=True)
         await asyncio.Event().wait()
 
