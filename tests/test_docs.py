@@ -111,15 +111,22 @@ def test_every_command_named_exists(page: Path) -> None:
         for word in words.split():
             if not isinstance(command, click.Group) or word.isupper():
                 break  # from here on these are arguments
-            assert word in command.commands, f"{page.name} names `holdfast{words}`: no command {word!r}"
-            command = command.commands[word]
+            found = command.get_command(click.Context(command), word)
+            assert found is not None, f"{page.name} names `holdfast{words}`: no command {word!r}"
+            command = found
+
+
+def each(group: click.Group) -> list[tuple[str, click.Command]]:
+    context = click.Context(group)
+    found = [(name, group.get_command(context, name)) for name in group.list_commands(context)]
+    return [(name, command) for name, command in found if command is not None]
 
 
 def test_the_command_line_page_names_every_command() -> None:
     def leaves(group: click.Group, path: str) -> list[str]:
         return [
             leaf
-            for name, command in group.commands.items()
+            for name, command in each(group)
             for leaf in (leaves(command, f"{path} {name}") if isinstance(command, click.Group) else [f"{path} {name}"])
         ]
 

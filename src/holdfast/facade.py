@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakSet
 
 import apsw
@@ -27,24 +27,27 @@ from holdfast.app.why import why
 from holdfast.app.workers import WorkerView, list_workers
 from holdfast.engine import codec, ids
 from holdfast.engine.builder import Workflow
+from holdfast.engine.effects import LEASE
 from holdfast.engine.errors import BadDefinition, BadInput, HoldfastError, InstanceNotFound
 from holdfast.engine.events import OUR_EVENT_IDS, OUR_EVENTS
-from holdfast.engine.retry import storable
+from holdfast.engine.retry import SECOND, storable
 from holdfast.engine.signatures import signature_of
 from holdfast.engine.steps import Mode
 from holdfast.engine.tenants import TenantPolicy
 from holdfast.metrics import Metrics
 from holdfast.outside import Outside, handlers
 from holdfast.store import inherited
-from holdfast.store.doors import DoorStore
-from holdfast.store.postgres import PostgresStore
 from holdfast.store.sqlite import SqliteStore, connect
 from holdfast.sync import Sync
 from holdfast.worker.kept import KEPT_MAX
-from holdfast.worker.liveness import LEASE_SECONDS, liveness_for
-from holdfast.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from holdfast.store.doors import DoorStore
+    from holdfast.store.postgres import PostgresStore
+    from holdfast.worker.worker import Worker
 
 F = TypeVar("F", bound=Callable[..., Any])
+LEASE_SECONDS = LEASE / SECOND
 DEFAULT_URL = "sqlite:///.holdfast/holdfast.db"
 POSTGRES_URLS = ("postgresql://", "postgres://")
 OPEN: WeakSet[Holdfast] = WeakSet()
@@ -380,6 +383,9 @@ class WorkerScope:
         self.worker: Worker | None = None
 
     async def __aenter__(self) -> Worker:
+        from holdfast.worker.liveness import liveness_for  # only a process that runs workflows waits for them
+        from holdfast.worker.worker import Worker
+
         service = self._holdfast.service
         self.worker = Worker(
             service.store, service.registry, liveness_for(service.store, self._lease),
@@ -640,6 +646,8 @@ def make_store(url: str) -> SqliteStore | PostgresStore:
     if url.startswith("sqlite:///"):
         return SqliteStore(url)
     if url.startswith(POSTGRES_URLS):
+        from holdfast.store.postgres import PostgresStore  # only where it is in use
+
         return PostgresStore(url, **_postgres_switches())
     raise BadInput(f"database URL {url!r}: expected sqlite:///path/to/file.db or postgresql://user@host/database")
 
@@ -647,6 +655,8 @@ def make_store(url: str) -> SqliteStore | PostgresStore:
 def make_doors(url: str) -> SqliteStore | DoorStore:
     """The store of a server: on PostgreSQL it keeps every statement to its tenant, whatever the statement says."""
     if url.startswith(POSTGRES_URLS):
+        from holdfast.store.doors import DoorStore
+
         return DoorStore(url, **_postgres_switches())
     store = make_store(url)
     assert isinstance(store, SqliteStore)

@@ -12,18 +12,17 @@ import asyncio
 import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from holdfast.engine import history as h
-from holdfast.worker.tasks import type_of
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.metrics_core import Metric
+
     from holdfast.app.service import Service
     from holdfast.engine.turns import Turn
 
@@ -85,6 +84,8 @@ class Counts:
         series[labels] = count if found is None else found + count
 
     def family(self) -> Metric:
+        from prometheus_client.core import CounterMetricFamily  # only those who are scraped wait for it
+
         family = CounterMetricFamily(self.name, self.help, labels=self.labels)
         for labels, count in self.series.items():
             family.add_metric(labels, count)
@@ -108,6 +109,8 @@ class Spread:
         found[1][0] += value * count
 
     def family(self) -> Metric:
+        from prometheus_client.core import HistogramMetricFamily
+
         family = HistogramMetricFamily(self.name, self.help, labels=self.labels)
         names = [*(str(bound) for bound in self.bounds), "+Inf"]
         for labels, (counts, total) in self.series.items():
@@ -119,13 +122,10 @@ class Spread:
         return family
 
 
-class Metrics(Collector):
+class Metrics:
     """The metrics of one `Holdfast`: `hf.metrics`."""
 
-    content_type = CONTENT_TYPE_LATEST
-
     def __init__(self) -> None:
-        self.registry = CollectorRegistry(auto_describe=False)
         self._lock = threading.Lock()  # `hf.sync` and a worker live on different threads
         self._started = Counts("holdfast_instances_started", "Instances whose first turn was taken", ["definition"], 1)
         self._restarted = Counts("holdfast_instances_restarted", "Epochs that ended in a restart", ["definition"], 1)
@@ -149,7 +149,6 @@ class Metrics(Collector):
         self._gauges: Gauges | None = None
         self._read_at: float | None = None
         self._reading = asyncio.Lock()
-        self.registry.register(self)
 
     # -- what is told
 
@@ -179,6 +178,8 @@ class Metrics(Collector):
             for row in rows:
                 outcome = TASKS.get(row[3])
                 if outcome is not None:
+                    from holdfast.worker.tasks import type_of
+
                     tasks.append((type_of(execution, row[4]), outcome))
                 elif row[3] in ENDINGS or row[3] == h.INSTANCE_STARTED:
                     key = (definition, row[3], row[4])
@@ -215,10 +216,26 @@ class Metrics(Collector):
 
     # -- what is asked
 
+    @cached_property
+    def registry(self) -> CollectorRegistry:
+        from prometheus_client import CollectorRegistry
+
+        made = CollectorRegistry(auto_describe=False)
+        made.register(self)  # it asks for `collect` alone
+        return made
+
+    @property
+    def content_type(self) -> str:
+        from prometheus_client import CONTENT_TYPE_LATEST
+
+        return CONTENT_TYPE_LATEST
+
     async def render(self, *services: Service) -> bytes:
         """The exposition text, of the type `content_type`, with the gauges of these databases together. Where one does
         not answer, without them."""
         await self._look(services)
+        from prometheus_client import generate_latest
+
         return generate_latest(self.registry)
 
     def collect(self) -> Iterator[Metric]:
@@ -292,6 +309,8 @@ def added(found: Sequence[Gauges]) -> Gauges:
 
 
 def _gauges(found: Gauges) -> Iterable[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
     depth = GaugeMetricFamily("holdfast_queue_depth", "Instances that are due and unclaimed", labels=["queue"])
     for queue, count in found.depths.items():
         depth.add_metric([queue], count)

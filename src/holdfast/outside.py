@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,16 +20,10 @@ from holdfast.engine.ai import AiDefaults
 from holdfast.engine.errors import Rejected
 from holdfast.engine.signatures import signature_of
 from holdfast.engine.tasks import TaskInfo
-from holdfast.handlers.ai import AiHandler
-from holdfast.handlers.egress import Egress
-from holdfast.handlers.email import EmailHandler, SmtpMail
-from holdfast.handlers.http import HttpHandler
-from holdfast.handlers.llm import OpenAiCompatible
-from holdfast.handlers.mailbox import FileMailbox
-from holdfast.handlers.ports import Llm, Mail, Secrets
-from holdfast.handlers.script import ScriptedLlm, answers_in
-from holdfast.handlers.secrets import EnvSecrets
 from holdfast.settings import Settings
+
+if TYPE_CHECKING:
+    from holdfast.handlers.ports import Llm, Mail, Secrets
 
 MAIL_FROM = "holdfast@localhost"
 AI_WINDOW = timedelta(hours=1)
@@ -53,6 +47,9 @@ def with_stand_ins(outside: Outside, settings: Settings, *, mailbox: Path, answe
     For `holdfast dev` alone: in production, a mail that nobody gets must not look sent, and a made-up answer not given.
     What is set up by half is left as it is, so that its tasks say what is missing.
     """
+    from holdfast.handlers.mailbox import FileMailbox
+    from holdfast.handlers.script import ScriptedLlm, answers_in
+
     if outside.mail is None and not (settings.smtp_url or settings.mailbox):
         outside = msgspec.structs.replace(outside, mail=FileMailbox(mailbox))
     if outside.llm is None and not (settings.llm_url or settings.llm_model):
@@ -64,6 +61,13 @@ def handlers(
     outside: Outside, settings: Settings, policies: Policies, clock: Callable[[], int]
 ) -> dict[str, TaskHandler]:
     """One handler for each type of task that reaches out."""
+    # The handlers' libraries are large: only a process that runs tasks waits for them.
+    from holdfast.handlers.ai import AiHandler
+    from holdfast.handlers.egress import Egress
+    from holdfast.handlers.email import EmailHandler
+    from holdfast.handlers.http import HttpHandler
+    from holdfast.handlers.secrets import EnvSecrets
+
     secrets = outside.secrets or EnvSecrets()
 
     def now() -> float:
@@ -104,6 +108,9 @@ def _set(hosts: Iterable[str]) -> frozenset[str]:
 
 
 def _mail(settings: Settings) -> Mail | None:
+    from holdfast.handlers.email import SmtpMail
+    from holdfast.handlers.mailbox import FileMailbox
+
     if settings.smtp_url:
         return SmtpMail(settings.smtp_url)
     return FileMailbox(settings.mailbox) if settings.mailbox else None
@@ -112,4 +119,6 @@ def _mail(settings: Settings) -> Mail | None:
 def _llm(settings: Settings, secrets: Secrets) -> Llm | None:
     if not settings.llm_url or not settings.llm_model:
         return None
+    from holdfast.handlers.llm import OpenAiCompatible
+
     return OpenAiCompatible(settings.llm_url, lambda: secrets.get("default", "llm_key"), settings.llm_model)

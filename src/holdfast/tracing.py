@@ -12,7 +12,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 from weakref import WeakKeyDictionary
 
 import structlog
@@ -22,11 +22,11 @@ from holdfast.engine.effects import known_from
 from holdfast.engine.replay import Call
 from holdfast.engine.trace import TraceParent, format_traceparent, parse_traceparent
 from holdfast.logs import without_secrets
-from holdfast.worker.tasks import TaskCall
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, TracerProvider
 
+    from holdfast.worker.tasks import TaskCall
     from holdfast.worker.turns import UnderClaim
 
 log = structlog.get_logger("holdfast.tracing")
@@ -166,7 +166,7 @@ class Tracing:
             return
         try:
             outcome = "succeeded" if error is None else _failure(call, error)
-            found = _of_model(value) if isinstance(call, TaskCall) and call.task.type == "AI" else {}
+            found = _of_model(value) if _is_task(call) and call.task.type == "AI" else {}
             if error is not None:
                 found["error.type"] = type(error).__name__
                 span.set_status(self._trace.StatusCode.ERROR, without_secrets(str(error))[:WORDS_LIMIT])
@@ -254,11 +254,11 @@ def _whose(ex: UnderClaim) -> dict[str, str]:
 
 
 def _outward(call: Call) -> bool:
-    return isinstance(call, TaskCall) and call.task.type in OUTWARD
+    return _is_task(call) and call.task.type in OUTWARD
 
 
 def _title(ex: UnderClaim, call: Call) -> str:
-    if isinstance(call, TaskCall):
+    if _is_task(call):
         return f"{call.task.type} {call.task.name}"
     step = call.key.partition("#")[0]
     if ex.undoing(call):
@@ -271,11 +271,17 @@ def _title(ex: UnderClaim, call: Call) -> str:
 def _which(ex: UnderClaim, call: Call) -> dict[str, Any]:
     attempt = ex.undo.attempt if ex.undo is not None and ex.undoing(call) else call.state.attempt
     found: dict[str, Any] = {"holdfast.step": call.key, "holdfast.kind": call.kind, "holdfast.attempt": attempt}
-    if isinstance(call, TaskCall):
+    if _is_task(call):
         found |= {"holdfast.task_id": call.task.word, "holdfast.task_type": call.task.type}
         if call.task.type == "AI":
             found |= _asked(call)
     return found
+
+
+def _is_task(call: Call) -> TypeGuard[TaskCall]:
+    from holdfast.worker.tasks import TaskCall
+
+    return isinstance(call, TaskCall)
 
 
 def _asked(call: TaskCall) -> dict[str, str]:

@@ -18,11 +18,7 @@ from holdfast.app.views import View
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.charts import document as doc
-from holdfast.engine.charts.compiler import chart_from, compile_chart
 from holdfast.engine.charts.document import BadChart, Problem
-from holdfast.engine.charts.migration import plan_migration
-from holdfast.engine.charts.nodes import Chart
-from holdfast.engine.charts.snapshots import snapshot_from
 from holdfast.engine.errors import (
     BadInput,
     DefinitionNotActive,
@@ -39,6 +35,7 @@ from holdfast.engine.retry import storable
 if TYPE_CHECKING:
     from holdfast.app.registry import Registry
     from holdfast.app.service import Service
+    from holdfast.engine.charts.nodes import Chart
     from holdfast.store.port import Place, Store
 
 STATUSES = ("active", "inactive", "archived")
@@ -137,6 +134,10 @@ class Charts:
             rows = await self._store.fetch("read_definition", tenant_id=tenant_id, key=key, version=version)
             if not rows:
                 raise DefinitionNotFound(key, version)
+            from holdfast.engine.charts.compiler import (
+                chart_from,
+            )  # CEL is large: only those who use charts wait for it
+
             found = self._loaded[place] = _definition(key, version, chart_from(rows[0][12], version=version))
         return found
 
@@ -211,6 +212,8 @@ async def publish(
 
 
 def _compiled(spec: Any) -> tuple[dict[str, Any], Chart]:
+    from holdfast.engine.charts.compiler import compile_chart
+
     document = doc.reread(spec)
     return document, compile_chart(document)
 
@@ -342,6 +345,9 @@ async def try_migration(
     service: Service, tenant_id: str, id_: bytes, version: int, states: dict[str, str], options: dict[str, Any]
 ) -> MigrationView:
     """A dry run: on the snapshot as it is now, changing nothing."""
+    from holdfast.engine.charts.migration import plan_migration
+    from holdfast.engine.charts.snapshots import snapshot_from
+
     _check_migration(states, options)
     rows = await service.store.fetch("read_snapshot", tenant_id=tenant_id, id=id_)
     word = ids.instance_word(id_)

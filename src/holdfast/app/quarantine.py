@@ -20,7 +20,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import asyncpg
 import msgspec
 import structlog
 from uuid_utils import uuid4
@@ -192,6 +191,8 @@ class PostgresIdentity:
         return await self.found()
 
     async def found(self) -> str:
+        import asyncpg  # only where it is in use: whoever works on SQLite does not wait for it
+
         try:
             [(system, database)] = await self.store.fetch("database_identity")
         except (

@@ -5,18 +5,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.engine import codec
-from holdfast.engine.charts.nodes import Chart
 from holdfast.engine.errors import BadDefinition, BadInput, HoldfastError, WorkflowNotRegistered
 from holdfast.engine.ids import check_name
 from holdfast.engine.misfits import faults_of, in_words, schema_faults
 from holdfast.engine.signatures import Signature
 from holdfast.engine.steps import effect_spec
 from holdfast.engine.tasks import TYPES
+
+if TYPE_CHECKING:
+    from holdfast.engine.charts.nodes import Chart
 
 OURS = "holdfast."
 

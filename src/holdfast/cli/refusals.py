@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
+import textwrap
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -74,7 +77,34 @@ def _line(error: BaseException) -> str:
 
 
 class Commands(click.Group):
-    """A group whose commands may raise anything; what comes out is a line and an exit code."""
+    """A group whose commands may raise anything; what comes out is a line and an exit code.
+
+    `places`: its commands, each with the module and object it is and the first line of its help. One is imported when
+    it is asked for."""
+
+    def __init__(self, *args: Any, places: Mapping[str, tuple[str, str]] | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.places = places or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *self.places])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.places:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = self.places[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(f"holdfast.cli.{module}"), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Without importing a command for the line that is known of it."""
+        room = formatter.width - 6 - max(map(len, self.places))
+        with formatter.section("Commands"):
+            formatter.write_dl([
+                (name, textwrap.shorten(self.places[name][1], room, placeholder="..."))
+                for name in self.list_commands(ctx) if name in self.places
+            ])  # fmt: skip
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jsonschema_rs
 import msgspec
 
 from holdfast.engine import codec
 from holdfast.engine.errors import NotJson, PayloadTooLarge
 from holdfast.engine.retry import storable
+
+if TYPE_CHECKING:
+    import jsonschema_rs
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 SCHEMA_LIMIT = 64 * 1024
@@ -94,6 +96,8 @@ class Checker:
     def __init__(self, schema: dict[str, Any] | bool, mask: str | None = None) -> None:
         if isinstance(schema, dict) and schema.get("$schema", DIALECT) != DIALECT:
             raise BadSchema(f"holds another $schema than {DIALECT}: leave it out")
+        import jsonschema_rs  # a large library: only those who check wait for it
+
         size = min(PATTERNS_BYTES // max(_patterns(schema), 1), PATTERN_BYTES)
         try:
             self._validator = jsonschema_rs.Draft202012Validator(
@@ -122,6 +126,8 @@ class Checker:
     def _named(self, value: object, work: int, most: int) -> list[Misfit]:
         if most > 1 and work <= EVERY_LIMIT:
             return [_misfit(error) for error in islice(self._validator.iter_errors(value), most)]
+        import jsonschema_rs
+
         try:
             if work <= FIRST_LIMIT:
                 self._validator.validate(value)
@@ -131,8 +137,7 @@ class Checker:
 
 
 def _misfit(error: jsonschema_rs.ValidationError) -> Misfit:
-    kind = error.kind
-    missing = kind.property if isinstance(kind, jsonschema_rs.ValidationErrorKind.Required) else ""
+    missing = getattr(error.kind, "property", "") if error.kind.name == "required" else ""
     return Misfit(tuple(error.instance_path), error.message, missing)
 
 

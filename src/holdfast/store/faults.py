@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import apsw
-import asyncpg
 
 from holdfast.engine.errors import StoreUnavailable
 
@@ -14,8 +13,16 @@ AWAY = ("08", "28", "3D", "40", "53", "55", "57", "58")
 
 def unreachable(error: BaseException) -> bool:
     """Whether trying again later may help, because the database was away or had no room."""
-    if isinstance(error, (StoreUnavailable, OSError, TimeoutError, asyncpg.InterfaceError)):
+    if isinstance(error, (StoreUnavailable, OSError, TimeoutError)):
         return True
-    if isinstance(error, asyncpg.PostgresError):
-        return str(error.sqlstate or "08")[:2] in AWAY
+    if type(error).__module__.startswith("asyncpg."):
+        return _postgres_is_away(error)
     return isinstance(error, (apsw.BusyError, apsw.IOError, apsw.FullError, apsw.CantOpenError))
+
+
+def _postgres_is_away(error: BaseException) -> bool:
+    import asyncpg  # only where it is in use: whoever works on SQLite does not wait for it
+
+    if isinstance(error, asyncpg.InterfaceError):
+        return True
+    return isinstance(error, asyncpg.PostgresError) and str(error.sqlstate or "08")[:2] in AWAY

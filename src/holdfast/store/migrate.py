@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import asyncpg
-
 from holdfast.engine.errors import StoreNotMigrated, StoreTooNew
 from holdfast.store.statements import migrations
 
@@ -35,6 +33,8 @@ def pending(found: int, known: list[tuple[int, str, str]], *, apply: bool, where
 
 
 async def migrate_postgres(url: str, *, apply: bool) -> list[str]:
+    import asyncpg  # only where it is in use: whoever works on SQLite does not wait for it
+
     connection = await asyncpg.connect(url)
     try:
         while pending(await _version(connection), migrations("postgres"), apply=apply, where=DATABASE):
@@ -56,6 +56,8 @@ async def _version(connection: Any) -> int:
 async def _migrate_postgres(connection: Any) -> list[str]:
     """Two who migrate at once take turns: whoever comes second waits for the first one's row, which is not committed
     before everything is. That needs no lock but the row's own."""
+    from asyncpg import exceptions
+
     try:
         if await connection.fetchval("select to_regnamespace('holdfast') is null"):
             await connection.execute("create schema holdfast")
@@ -63,7 +65,7 @@ async def _migrate_postgres(connection: Any) -> list[str]:
             "create table if not exists holdfast.migrations"
             " (number integer primary key, name text not null, applied_at timestamptz not null default now())"
         )
-    except (asyncpg.UniqueViolationError, asyncpg.DuplicateSchemaError, asyncpg.DuplicateTableError) as error:
+    except (exceptions.UniqueViolationError, exceptions.DuplicateSchemaError, exceptions.DuplicateTableError) as error:
         raise _AnotherWasFirst from error
     todo = pending(await _version(connection), migrations("postgres"), apply=True, where=DATABASE)
     for number, name, sql in todo:
