@@ -16,7 +16,7 @@ from holdfast import Context, Handle, Holdfast
 from holdfast.store.port import Claimed
 from holdfast.testing import Harness
 from holdfast.worker import kept
-from holdfast.worker.execution import Execution
+from holdfast.worker.execution import BODY_BYTES, Execution
 from tests.flows.support import next_worker
 from tests.support.auditor import assert_sound
 
@@ -104,7 +104,7 @@ async def test_no_more_are_kept_than_are_allowed_and_none_for_long(url: str, mon
             await test.run_until_idle()
             assert len(worker.kept) <= 3
         assert len(worker.kept) == 3
-        monkeypatch.setattr(kept, "BYTES_MAX", 2 * kept.BODY_BYTES + 5000)
+        monkeypatch.setattr(kept, "BYTES_MAX", 2 * BODY_BYTES + 10_000)
         await handles[0].signal("item", 1)
         await handles[1].signal("item", 1)
         await test.run_until_idle()

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 body_log = structlog.get_logger("holdfast.workflow")
 RUNNABLE = ("step", "transaction", "effect")
+BODY_BYTES = 20_000  # a suspended body with its calls, estimated
+ROW_BYTES = 300  # what it may keep of one call that was answered while it lived, estimated
 ENTRIES_OF_TURN = 100  # once there are as many, no more is answered in the same turn: the loop serves neighbours, too
 
 
@@ -61,6 +63,11 @@ class Execution(UnderClaim):
             and all(call.kind in ("sleep", "signal", "child") for call in self.open.values())
         )  # fmt: skip
 
+    def weight(self) -> int:
+        """What its body holds in memory, in bytes and roughly: what was replayed, and a little for each row since."""
+        seq, bytes_ = self._read
+        return BODY_BYTES + bytes_ + ROW_BYTES * (self.seq - seq)
+
     def is_current(self) -> bool:
         """Whether the code that its body runs is still what is registered under its name and version."""
         key, version = self.claimed.definition_key, self.claimed.definition_version
@@ -75,7 +82,7 @@ class Execution(UnderClaim):
     def read_journal(self, past: Iterable[Sequence[Any]]) -> None:
         claimed, worker = self.claimed, self.worker
         past = list(past)
-        self.told_bytes = sum(len(row[3]) for row in past)  # what a body that is kept holds in memory, roughly
+        self._read = (self.seq, sum(len(row[3]) for row in past))  # up to which row, and how many bytes of payloads
         self.replay = Replay(read(past))
         self.paused = self.replay.journal.pause
         restart = self.replay.journal.restart

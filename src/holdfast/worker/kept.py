@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 KEPT_MAX = 100  # by default
 BYTES_MAX = 32 << 20  # of all that is kept, estimated
-BODY_BYTES = 20_000  # a suspended body with its calls, without what it has been told
 IDLE_SECONDS = 60.0  # how long one that nobody wakes is kept, and how soon a second wake counts as busy
 REMEMBERED = 10_000  # instances of which we know when they were last handed back
 
@@ -43,7 +42,7 @@ class Kept:
         self._seen[id_] = now
         if len(self._seen) > REMEMBERED:
             self._seen.popitem(last=False)
-        size = BODY_BYTES + execution.told_bytes
+        size = execution.weight()
         if not busy or size > BYTES_MAX or not execution.rests():
             return False
         self._bodies[id_] = (execution, size, now)

@@ -68,7 +68,6 @@ class UnderClaim:
         self._ready: list[Call] = []  # to be started once the turn is committed
         self._told: list[Told] = []  # what effects came back with, not yet in a turn
         self._sent: list[Told] = []  # the same, in the turn that is on its way to disk
-        self.raised = worker.raised_by(claimed.id)  # what handlers raised, by key
         self.died_of: BaseException | None = None  # for callers in this process who wait for its end
         self.plain = False
         self._begin_turn()
@@ -81,6 +80,7 @@ class UnderClaim:
         self.woken = claimed.woken
         self.events = Inbox(claimed.events, by_name=claimed.kind == "code")
         self.proved = False  # whether a turn was committed under this claim: a crash from here on is forgiven
+        self.raised = self.worker.raised_by(claimed.id)  # what handlers raised, by key
         self._change: Change | None = None
         self._watched: int | None = None  # the moment the worker was last asked to wake it at
 
