@@ -52,12 +52,14 @@ class ManualClock:
 
 
 class Harness(Holdfast):
-    """A Holdfast for tests. Nothing happens unless `run_until_idle()` or `advance(…)` is called."""
+    """A Holdfast for tests. Nothing happens unless `run_until_idle()` or `advance(…)` is called.
+
+    Every wake replays its body, so that a test finds what would not replay. `kept`: as of `hf.worker(…)`."""
 
     def __init__(
         self, app: Holdfast | None = None, *, url: str | None = None, clock: ManualClock | None = None, seed: int = 1,
         wrap_store: Callable[[Any], Any] | None = None, liveness: Callable[[bytes], Any] | None = None,
-        verbose: bool = False, outside: Outside | None = None,
+        verbose: bool = False, outside: Outside | None = None, kept: int = 0,
     ) -> None:  # fmt: skip
         self._folder = tempfile.TemporaryDirectory(prefix="holdfast-test-")
         super().__init__(
@@ -71,6 +73,7 @@ class Harness(Holdfast):
         self._wrap = wrap_store
         self._liveness = liveness
         self._verbose = verbose
+        self._kept = kept
         self.test_worker: Worker | None = None
 
     def _make_store(self) -> Any:
@@ -86,7 +89,8 @@ class Harness(Holdfast):
             service.store, service.registry, self._liveness or liveness_for(service.store),
             payload_limit=service.payload_limit, on_ended=service.waiters.ended,
             on_committed=service.stirred, seed=self._seed, verbose=self._verbose, charts=service.charts,
-            handlers=self.built_in_handlers(), watch=self.metrics, tracing=tracing_by(self.tracer_provider),
+            handlers=self.built_in_handlers(), watch=self.metrics, kept=self._kept,
+            tracing=tracing_by(self.tracer_provider),
         )  # fmt: skip
         self.test_worker.look_seconds = 0.0
         self.test_worker.kept_raised = {}

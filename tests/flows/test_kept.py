@@ -61,7 +61,7 @@ async def send(test: Harness, handle: Handle, count: int) -> None:
 
 
 async def test_a_wake_of_a_busy_instance_costs_the_same_however_long_its_past(url: str) -> None:
-    async with Harness(app(), url=url) as test:
+    async with Harness(app(), url=url, kept=100) as test:
         reading = Reading(test)
         handle = await test.start("busy")
         await test.run_until_idle()
@@ -80,7 +80,7 @@ async def test_a_wake_of_a_busy_instance_costs_the_same_however_long_its_past(ur
 
 
 async def test_an_instance_that_wakes_once_in_a_while_is_not_kept(url: str) -> None:
-    async with Harness(app(), url=url) as test:
+    async with Harness(app(), url=url, kept=100) as test:
         worker = test.test_worker
         assert worker is not None
         for _ in range(20):
@@ -92,7 +92,7 @@ async def test_an_instance_that_wakes_once_in_a_while_is_not_kept(url: str) -> N
 
 
 async def test_no_more_are_kept_than_are_allowed_and_none_for_long(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Harness(app(), url=url) as test:
+    async with Harness(app(), url=url, kept=100) as test:
         worker = test.test_worker
         assert worker is not None
         keeps(test, 3)
@@ -121,7 +121,7 @@ async def test_no_more_are_kept_than_are_allowed_and_none_for_long(url: str, mon
 
 async def test_what_another_worker_wrote_meanwhile_throws_the_body_away(url: str) -> None:
     """The other one is lost in the middle of its claim: the row's own word on the head of its history is stale."""
-    async with Harness(app(), url=url) as test:
+    async with Harness(app(), url=url, kept=100) as test:
         handle = await test.start("busy")
         await test.run_until_idle()
         await send(test, handle, 4)
@@ -154,7 +154,7 @@ async def test_a_body_that_is_evicted_unwinds_and_writes_nothing(url: str) -> No
                 said.append(type(error).__name__)
         return n
 
-    async with Harness(hf, url=url) as test:
+    async with Harness(hf, url=url, kept=100) as test:
         handle = await test.start("careful")
         for _ in range(4):
             await handle.signal("go", "on")
@@ -172,7 +172,7 @@ async def test_a_body_that_is_evicted_unwinds_and_writes_nothing(url: str) -> No
 
 
 async def test_a_fenced_worker_keeps_nothing(url: str) -> None:
-    async with Harness(app(), url=url) as test:
+    async with Harness(app(), url=url, kept=100) as test:
         handle = await test.start("busy")
         await test.run_until_idle()
         await send(test, handle, 4)
@@ -189,7 +189,7 @@ async def test_a_fenced_worker_keeps_nothing(url: str) -> None:
 
 
 async def test_a_body_that_is_gone_when_its_claim_arrives_is_replayed_by_the_next_claim(url: str) -> None:
-    async with Harness(app(), url=url) as test:
+    async with Harness(app(), url=url, kept=100) as test:
         handle = await test.start("busy")
         await test.run_until_idle()
         await send(test, handle, 4)
@@ -211,7 +211,7 @@ async def test_a_body_that_is_gone_when_its_claim_arrives_is_replayed_by_the_nex
 
 
 async def test_pause_resume_and_cancel_reach_a_body_that_is_kept(url: str) -> None:
-    async with Harness(app(), url=url) as test:
+    async with Harness(app(), url=url, kept=100) as test:
         handle = await test.start("busy")
         await test.run_until_idle()
         await send(test, handle, 4)
@@ -222,7 +222,7 @@ async def test_pause_resume_and_cancel_reach_a_body_that_is_kept(url: str) -> No
         await handle.resume("done", actor="ann")
         await test.run_until_idle()
         await send(test, handle, 2)
-        async with next_worker(test) as other:
+        async with next_worker(test, kept=100) as other:
             again = other.instance(handle.id)
             await send(other, again, 3)
             await again.cancel("enough")
