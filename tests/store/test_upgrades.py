@@ -49,16 +49,16 @@ async def all_rows(store: Any) -> dict[str, list[Any]]:
 
 
 async def test_a_database_of_the_version_before_keeps_its_rows_and_its_lists(
-    url: str, monkeypatch: pytest.MonkeyPatch
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as earlier:
         earlier.setattr(migrate, "migrations", lambda dialect: [m for m in migrations(dialect) if m[0] <= BEFORE])
-        old = make_store(url)
+        old = make_store(empty_url)
         await old.open(migrate=True)
         await fill(old)
         before = await all_rows(old)
         await old.close()
-    store = make_store(url)
+    store = make_store(empty_url)
     await store.open(migrate=True)
     assert await all_rows(store) == before
     assert len(before) > 10 and sum(map(len, before.values())) > 10 * SIZE
