@@ -20,6 +20,10 @@ from tests.flows.support import query
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 90  # a hang is a failure, not a wait
 BEFORE = """
+import atexit
+at_end = []
+atexit.register(lambda: [function() for function in at_end])  # registered first, so called last
+
 import asyncio, json, os, signal, sys, traceback
 from holdfast import Context, Holdfast
 
@@ -165,9 +169,10 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-print(json.dumps(len(hf.sync.instances())))
+count = len(hf.sync.instances())
+at_end.append(lambda: print(json.dumps([count, hf.loop is None])))  # by then it was closed
 """)  # fmt: skip
-    assert said == 3
+    assert said == [3, True]
 
 
 WORKER = """

@@ -80,8 +80,10 @@ def test_a_blocking_caller_need_not_open_anything(url: str) -> None:
 def test_the_end_of_one_block_does_not_close_what_others_use(url: str) -> None:
     hf = make(url)
     with hf.sync as outer:
+        service = hf.service
         with hf.sync as inner:
             id_ = inner.start("wait", 1).id
+        assert hf.service is service
         assert outer.instance(id_).status().status == "pending"
     assert hf.loop is None
     hf.sync.open()
