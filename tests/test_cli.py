@@ -24,6 +24,7 @@ import holdfast
 from holdfast import Holdfast, logs
 from holdfast.cli.main import cli
 from holdfast.testing import Harness, ManualClock
+from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent
 NOBODY = "ins_" + "0" * 32
@@ -538,7 +539,7 @@ def processes(tmp_path: Path) -> Iterator[Callable[..., Process]]:
 
 
 def wait_until(true: Callable[[], bool], said: Callable[[], str]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE_SECONDS
     while not true():
         assert time.monotonic() < end, said()
         time.sleep(0.05)

@@ -18,6 +18,7 @@ import yaml
 from holdfast.cli.main import cli
 from holdfast.settings import TABLE, variable
 from holdfast.store.postgres import WRITER_SETTINGS
+from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
@@ -166,7 +167,7 @@ def test_the_services_do_as_they_are_told(empty_postgres_url: str, tmp_path: Pat
         process = begin(name, port=port)
         check = SERVICES[name]["healthcheck"]["test"][-1].replace(its, str(port))
         try:
-            end = time.monotonic() + 60
+            end = time.monotonic() + PATIENCE_SECONDS
             while subprocess.run([sys.executable, "-c", check], capture_output=True, check=False).returncode:
                 assert process.poll() is None and time.monotonic() < end, process.communicate()
                 time.sleep(0.1)

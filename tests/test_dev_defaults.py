@@ -21,6 +21,7 @@ from holdfast.handlers.mailbox import FileMailbox
 from holdfast.handlers.ports import LlmRequest
 from holdfast.handlers.script import ScriptedLlm, answers_in
 from tests.support.auditor import assert_sound
+from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent
 BARE = """
@@ -92,7 +93,7 @@ class Place:
         command = [sys.executable, "-m", "holdfast.cli.main", *words, "--app", "shop", "--log-format", "json"]
         with self.out.open("wb") as out:
             self.process = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=out, stderr=out)
-        end = time.monotonic() + 60
+        end = time.monotonic() + PATIENCE_SECONDS
         while "worker_started" not in self.said():
             assert self.process.poll() is None and time.monotonic() < end, self.said()
             time.sleep(0.05)

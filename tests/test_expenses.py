@@ -17,6 +17,7 @@ from holdfast.handlers.mailbox import FileMailbox
 from holdfast.handlers.script import ScriptedLlm
 from holdfast.testing import Harness
 from tests.support.auditor import assert_sound
+from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent
 CLAIM = {
@@ -125,7 +126,7 @@ def test_make_run_shows_a_claim_that_waits_and_the_command_line_completes_it(tmp
         assert drawn.startswith("<svg")
     finally:
         running.terminate()
-        running.wait(20)
+        running.wait(PATIENCE_SECONDS)
 
 
 async def test_hello_greets_or_goes(url: str) -> None:

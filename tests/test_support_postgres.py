@@ -11,6 +11,7 @@ import asyncpg
 import psycopg
 import pytest
 
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.postgres import Cluster, Server
 
 
@@ -111,7 +112,7 @@ def test_a_cluster_goes_when_its_owner_is_killed() -> None:
         folders = [Path(folder) for folder in owner.stdout.readline().split()]
         assert [folder.exists() for folder in folders] == [True, True]
         owner.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while any(folder.exists() for folder in folders) and time.monotonic() < deadline:
         time.sleep(0.05)  # the guard is a process of nobody's by now, so there is nothing to wait on
     assert [folder.exists() for folder in folders] == [False, False]

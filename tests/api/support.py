@@ -19,9 +19,9 @@ import httpx
 from holdfast import Holdfast
 from holdfast.app import api_keys, principals
 from holdfast.app.audit import By
+from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 200.0
 FORM = {"type": "object", "required": ["approve"], "properties": {"approve": {"type": "boolean"}}}
 ASK = {"task": {"type": "HUMAN", "name": "approve", "title": "Approve it", "form": FORM}}
 CHART: dict[str, Any] = {

@@ -19,6 +19,7 @@ from holdfast.engine.keys import make_key
 from tests.api.matrix import CALLERS, FILE, may, render
 from tests.api.served import Served
 from tests.api.support import ROOT, Api, wait_until
+from tests.support.patience import PATIENCE_SECONDS
 
 ENDPOINTS = table()
 LOGIN = "POST /login"  # answers 401 to whoever has no login link, which is no key
@@ -138,9 +139,16 @@ def test_a_key_is_taken_from_its_header_alone(served: Served) -> None:
         ({"Cookie": f"session={key}"}, "/workflow/me"), ({}, f"/workflow/me?key={key}"),
         ({"Authorization": f"Bearer {key} {key}"}, "/workflow/me"), ({"Authorization": "Bearer \xff"}, "/workflow/me"),
     ):  # fmt: skip
-        found = httpx.get(served.url + path, headers={n: v.encode("latin-1") for n, v in headers.items()})
+        found = httpx.get(
+            served.url + path, headers={n: v.encode("latin-1") for n, v in headers.items()}, timeout=PATIENCE_SECONDS
+        )
         assert found.status_code == 401, headers
-    assert httpx.get(served.url + "/workflow/me", headers={"authorization": f"bEaReR {key}"}).status_code == 200
+    assert (
+        httpx.get(
+            served.url + "/workflow/me", headers={"authorization": f"bEaReR {key}"}, timeout=PATIENCE_SECONDS
+        ).status_code
+        == 200
+    )
 
 
 UNDECLARED = """

@@ -24,6 +24,7 @@ from holdfast.app.audit import By
 from tests.api.served import Served
 from tests.api.support import CHART, Api, House, wait_until
 from tests.api.test_idempotency import sql
+from tests.support.patience import PATIENCE_SECONDS
 
 
 def _died_before_the_answer(served: Served, key: str) -> None:
@@ -462,7 +463,7 @@ def test_a_login_link_is_no_key_and_of_many_who_press_its_button_one_gets_in(ser
         start = Barrier(8)
 
         def press(link: str = link, start: Barrier = start) -> int:
-            with httpx.Client(base_url=served.url) as browser:
+            with httpx.Client(base_url=served.url, timeout=PATIENCE_SECONDS) as browser:
                 start.wait()
                 return browser.post("/login", data={"key": link}).status_code
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 
 from tests.api.support import ROOT, Running, wait_until
+from tests.support.patience import PATIENCE_SECONDS
 
 README = (ROOT / "README.md").read_text()
 
@@ -45,7 +46,9 @@ def test_the_lines_for_the_shell_work_as_printed_and_a_browser_gets_in_once(tmp_
         assert key in dev.log.read_text()
         headers = {"Authorization": f"Bearer {key}"}
         wait_until(
-            lambda: httpx.get(f"{url}/workflow/instances?status=completed", headers=headers).json()["items"],
+            lambda: httpx.get(
+                f"{url}/workflow/instances?status=completed", headers=headers, timeout=PATIENCE_SECONDS
+            ).json()["items"],
             "a claim that is paid",
         )
         link = dev.said(r"(http\S+/login\?key=\S+)")
@@ -63,7 +66,7 @@ def _waiting(url: str) -> str:
 
 
 def _log_in_once(url: str, link: str) -> None:
-    with httpx.Client(base_url=url) as browser:
+    with httpx.Client(base_url=url, timeout=PATIENCE_SECONDS) as browser:
         page = browser.get(link)
         assert page.status_code == 200 and "<form" in page.text and not browser.cookies, "looking does nothing"
         assert browser.get("/workflow/me").status_code == 401
@@ -77,7 +80,7 @@ def _log_in_once(url: str, link: str) -> None:
         assert browser.post("/workflow/instances", json=start, headers=elsewhere).status_code == 403
         assert browser.post("/workflow/instances", json=start).status_code == 403
         assert browser.post("/workflow/instances", json=start, headers={"Origin": url}).status_code == 422
-    with httpx.Client(base_url=url) as another:
+    with httpx.Client(base_url=url, timeout=PATIENCE_SECONDS) as another:
         assert another.post("/login", data=form).status_code == 401, "the link works once"
 
 

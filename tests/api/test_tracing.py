@@ -18,6 +18,7 @@ from holdfast.api.settings import ServerSettings
 from holdfast.app import api_keys, principals
 from holdfast.app.audit import By
 from holdfast.facade import make_doors
+from tests.support.patience import PATIENCE_SECONDS
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -50,7 +51,9 @@ async def traced(url: str) -> AsyncIterator[tuple[httpx.AsyncClient, InMemorySpa
         async with (
             opened_doors(hf, ServerSettings(port=0), make_doors) as doors,
             serving(doors) as server,
-            httpx.AsyncClient(base_url=server.url, headers={"Authorization": f"Bearer {key}"}) as client,
+            httpx.AsyncClient(
+                base_url=server.url, headers={"Authorization": f"Bearer {key}"}, timeout=PATIENCE_SECONDS
+            ) as client,
         ):
             yield client, spans
 

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from holdfast import Holdfast
 from holdfast.cli.main import cli
 from holdfast.testing import Harness, ManualClock
+from tests.support.patience import PATIENCE_SECONDS
 
 NO_INSTANCE = "ins_" + "0" * 32
 NO_TASK = "tsk_" + "0" * 32
@@ -129,11 +130,11 @@ class Desk:
 
         thread = threading.Thread(target=lambda: loop.run_until_complete(whole()), daemon=True)
         thread.start()
-        assert begun.wait(30)
+        assert begun.wait(PATIENCE_SECONDS)
         try:
             yield
         finally:
             loop.call_soon_threadsafe(over.set)
-            thread.join(30)
+            thread.join(PATIENCE_SECONDS)
             assert not thread.is_alive()
             loop.close()

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from holdfast.cli.main import cli
 from holdfast.settings import TABLE
 from tests.cli.support import Desk
+from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = """
@@ -112,7 +113,7 @@ def test_a_worker_takes_its_options_from_the_file(folder: Path) -> None:
         assert [json.loads(line)["event"] for line in said] == ["worker_started"] * 2  # one for each queue
         process.terminate()
         assert "0.5 s for what runs" in process.stderr.read()
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
     finally:
         process.kill()
         process.wait()

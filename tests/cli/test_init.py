@@ -13,6 +13,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from holdfast.cli.main import cli
+from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [".gitignore", "README.md", "app.py", "holdfast.toml", "test_app.py"]
@@ -60,14 +61,14 @@ def test_the_starter_runs(folder: Path) -> None:
         assert told.returncode == 0, told.stderr
         assert "'approved_by': 'ann'" in said(process, out, r"result: (.+)")[1]
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
     finally:
         process.kill()
         process.wait()
 
 
 def said(process: subprocess.Popen[bytes], out: Path, pattern: str) -> re.Match[str]:
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE_SECONDS
     while not (found := re.search(pattern, out.read_text())):
         assert process.poll() is None and time.monotonic() < end, out.read_text()
         time.sleep(0.05)

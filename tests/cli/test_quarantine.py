@@ -27,10 +27,10 @@ from holdfast.worker.worker import Worker
 from tests.cli.support import Desk
 from tests.flows.support import query
 from tests.support.auditor import assert_sound
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.postgres import Server
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 60.0
 APP = """
 from holdfast import Context, Holdfast
 hf = Holdfast()
@@ -77,7 +77,7 @@ async def working(url: str, provider: FakeProvider) -> AsyncIterator[tuple[Holdf
 
 
 async def until(condition: Callable[[], Any], what: str) -> None:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < end, f"never happened: {what}"
         await asyncio.sleep(0.02)
@@ -123,7 +123,7 @@ async def test_a_restart_is_not_held_back(url: str) -> None:
         assert not worker.quarantine.holds
         for id_ in (first, second):
             await hf.send(id_, "go")
-            await hf.instance(id_).result(PATIENCE)
+            await hf.instance(id_).result(PATIENCE_SECONDS)
     async with working(url, provider) as (hf, worker):
         assert not worker.quarantine.holds
     assert paid(provider) == ["first", "second"]
@@ -142,7 +142,7 @@ def test_a_killed_worker_starts_again_and_is_not_held_back(desk: Desk) -> None:
         with out.open("ab") as file:
             process = subprocess.Popen(command, cwd=desk.folder, env=environment, stdout=file, stderr=file)
         try:
-            end = time.monotonic() + PATIENCE
+            end = time.monotonic() + PATIENCE_SECONDS
             while query(desk.url, steps)[0][0] < before + 20:
                 assert process.poll() is None and time.monotonic() < end, out.read_text()
                 time.sleep(0.05)
@@ -174,8 +174,8 @@ async def test_a_copy_does_nothing_until_it_is_lifted_and_then_what_is_due(
             assert worker.quarantine.holds
             await look_twice(worker)
             assert await lift(copy)
-            assert await hf.instance(first).result(PATIENCE) == "first"
-            assert await hf.instance(newborn.id).result(PATIENCE) == "third"
+            assert await hf.instance(first).result(PATIENCE_SECONDS) == "first"
+            assert await hf.instance(newborn.id).result(PATIENCE_SECONDS) == "third"
             assert (await hf.instance(second).status()).status == "waiting"
         assert paid(elsewhere) == ["first", "third"]
         async with working(copy, elsewhere) as (_, worker):
@@ -193,7 +193,7 @@ async def test_an_older_state_put_over_the_same_file_is_noticed(tmp_path: Path) 
     backup, inode = path.read_bytes(), path.stat().st_ino
     async with working(url, provider) as (hf, _):
         await hf.send(first, "go")
-        await hf.instance(first).result(PATIENCE)
+        await hf.instance(first).result(PATIENCE_SECONDS)
     for more in ("-wal", "-shm"):
         Path(f"{path}{more}").unlink(missing_ok=True)
     path.write_bytes(backup)
@@ -207,7 +207,7 @@ async def test_an_older_state_put_over_the_same_file_is_noticed(tmp_path: Path) 
         assert (view.quarantined, view.changed_by, view.due) == (True, "worker", 1)
         assert provider.calls == [*provider.deeds]
         assert await lift(url)
-        await hf.instance(first).result(PATIENCE)
+        await hf.instance(first).result(PATIENCE_SECONDS)
     assert len(provider.calls) == 2 and len(provider.deeds) == 1  # the same key: the provider knows it
 
 
@@ -269,7 +269,7 @@ async def test_what_is_put_back_under_a_running_worker_is_noticed(url: str) -> N
         assert (await handle.status()).status == "pending"
         assert "was registered here" in str((await quarantine.show(hf.service)).reason)
         assert await lift(url)
-        await handle.result(PATIENCE)
+        await handle.result(PATIENCE_SECONDS)
     assert paid(provider) == ["first"]
 
 
@@ -277,7 +277,7 @@ async def test_a_person_holds_a_running_worker_back(url: str) -> None:
     provider = FakeProvider()
     with structlog.testing.capture_logs() as logs:
         async with working(url, provider) as (hf, worker):
-            await (await hf.start("quick", "first")).result(PATIENCE)
+            await (await hf.start("quick", "first")).result(PATIENCE_SECONDS)
             await until(lambda: not worker._more_likely, "it has nothing to do, and would be handed a birth")
             assert await quarantine.enter(hf.service, reason="we restored a snapshot", actor="ann")
             assert not await quarantine.enter(hf.service, reason="again", actor="bob")
@@ -288,7 +288,7 @@ async def test_a_person_holds_a_running_worker_back(url: str) -> None:
             assert paid(provider) == ["first"]
             assert await lift(url)
             assert not await lift(url)
-            await handle.result(PATIENCE)
+            await handle.result(PATIENCE_SECONDS)
     assert paid(provider) == ["first", "second"]
     [said] = [line for line in logs if line["event"] == "quarantined"]
     assert said["reason"] == "we restored a snapshot" and "holdfast quarantine lift" in said["what_to_do"]

@@ -25,6 +25,7 @@ from holdfast import (
 )
 from holdfast.testing import Harness
 from tests.flows.support import query, row_counts, types
+from tests.support.patience import PATIENCE_SECONDS
 
 
 @dataclass
@@ -216,7 +217,7 @@ async def test_a_business_key_or_trace_id_that_cannot_be_stored_is_refused(app: 
     for word in ("", "x" * 501, "a\x00b", "lone \ud800", 7, b"k"):
         for field in ("business_key", "trace_id"):
             with pytest.raises(BadInput, match=field):
-                await asyncio.wait_for(app.start("any", **{field: word}), 5)
+                await asyncio.wait_for(app.start("any", **{field: word}), PATIENCE_SECONDS)
     assert row_counts(app.url)["instances"] == 0
 
 
@@ -230,9 +231,9 @@ async def test_a_signal_name_or_id_that_is_none_is_refused(app: Harness) -> None
     handle = await app.start("any")
     for word in ("", "x" * 201, "a\x00b", "lone \ud800", 7):
         with pytest.raises(BadInput, match="signal name"):
-            await asyncio.wait_for(handle.signal(word), 5)  # type: ignore[arg-type]
+            await asyncio.wait_for(handle.signal(word), PATIENCE_SECONDS)  # type: ignore[arg-type]
         with pytest.raises(BadInput, match="event id"):
-            await asyncio.wait_for(handle.signal("go", id=word), 5)  # type: ignore[arg-type]
+            await asyncio.wait_for(handle.signal("go", id=word), PATIENCE_SECONDS)  # type: ignore[arg-type]
     assert row_counts(app.url)["events"] == 0
 
 

@@ -14,6 +14,7 @@ from holdfast import Context, Holdfast, InstanceNotFound, ResultNotReady
 from holdfast.worker.worker import Worker
 from tests.flows.support import query, types, until
 from tests.support.auditor import assert_sound
+from tests.support.patience import PATIENCE_SECONDS
 
 Happening = Callable[[], Coroutine[Any, Any, Any]]
 
@@ -258,7 +259,7 @@ async def test_a_doubt_raised_while_claims_are_looked_at_is_looked_at_again(url:
             found = await look_up(worker_id, turns)
             if turns[0].instance_id == expected[0]:
                 with suppress(TimeoutError):  # the second may have come without a claim: then nothing is let go
-                    await asyncio.wait_for(letting_go.wait(), 10)
+                    await asyncio.wait_for(letting_go.wait(), PATIENCE_SECONDS)
             return found
 
         async def slow_release(name: str, **values: Any) -> int:

@@ -10,6 +10,7 @@ import pytest
 from holdfast import Context, EffectFailed, Found, NotApplied, Rejected, StepInfo, effect
 from holdfast.testing import FakeProvider, Harness
 from tests.flows.support import entries, next_worker, query, types, until
+from tests.support.patience import PATIENCE_SECONDS
 
 DAY = timedelta(days=1)
 
@@ -325,7 +326,7 @@ async def test_what_a_timed_out_thread_returns_late_is_kept_as_evidence(harness:
     release = threading.Event()
 
     def pay() -> str:
-        release.wait(30)
+        release.wait(PATIENCE_SECONDS)
         return "paid after all"
 
     @harness.workflow("pay")

@@ -10,6 +10,7 @@ import pytest
 from holdfast import ChildFailed, Context, InstanceEnded, InstanceFailed, StepInfo
 from holdfast.testing import Harness
 from tests.flows.support import Gate, entries, next_worker, query, types, until
+from tests.support.patience import PATIENCE_SECONDS
 
 
 async def test_what_was_done_is_undone_in_reverse_start_order_with_its_own_results(harness: Harness) -> None:
@@ -314,7 +315,7 @@ async def test_a_cancel_that_arrives_just_as_a_step_is_started_is_carried_out(ha
     go = threading.Event()
 
     def first() -> bool:
-        return go.wait(30)
+        return go.wait(PATIENCE_SECONDS)
 
     async def hang() -> None:
         await asyncio.Event().wait()

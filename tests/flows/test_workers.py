@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from holdfast import Context, Holdfast, StepInfo
 from holdfast.testing import FakeProvider, Harness
 from tests.flows.support import query, tamper, until
+from tests.support.patience import PATIENCE_SECONDS
 
 
 def make(url: str) -> Holdfast:
@@ -69,7 +70,7 @@ async def test_a_worker_that_stops_hands_back_what_it_has_not_finished(url: str)
 
         def block() -> None:
             begun.set()
-            release.wait(20)
+            release.wait(PATIENCE_SECONDS)
 
         await ctx.step("block", block)
         return "done"
@@ -97,7 +98,7 @@ async def test_closing_with_an_effect_under_way_leaves_it_unknown_and_loses_no_e
 
     def pay(info: StepInfo) -> Any:
         began.set()
-        release.wait(20)
+        release.wait(PATIENCE_SECONDS)
         return provider.call(info.idempotency_key)
 
     @app.workflow("pay")
@@ -150,7 +151,7 @@ async def test_an_instance_claimed_again_before_the_hand_back_was_answered_stays
 
         handle = await app.start("waits", start_at=datetime.now(UTC) + timedelta(seconds=0.1))
         store.commit = late_reply  # type: ignore[method-assign]
-        await asyncio.wait_for(blocked.wait(), 20)
+        await asyncio.wait_for(blocked.wait(), PATIENCE_SECONDS)
         assert len(worker.executions) == 1, "it runs, and its worker does not know of it"
         release.set()
         assert await handle.result(timeout=100) == "done"

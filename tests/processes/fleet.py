@@ -23,9 +23,9 @@ import apsw
 import psycopg
 
 from tests.processes.app import CHARTS, build
+from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 300.0
 ENDED = ("completed", "failed", "cancelled")
 
 

