@@ -546,11 +546,11 @@ def wait_until(true: Callable[[], bool], said: Callable[[], str]) -> None:
 
 
 def test_a_killed_dev_goes_on_where_it_was(tmp_path: Path, processes: Callable[..., Process]) -> None:
-    first = processes("dev", "--app", "examples.orders:hf")
+    first = processes("dev", "--port", "0", "--app", "examples.orders:hf")
     first.wait_for("effect_succeeded", step="pay")
     first.send(signal.SIGKILL)
 
-    second = processes("dev", "--app", "examples.orders:hf")
+    second = processes("dev", "--port", "0", "--app", "examples.orders:hf")
     second.wait_for("worker_started")
     runner = CliRunner(env={"HOLDFAST_DATABASE_URL": f"sqlite:///{tmp_path}/.holdfast/holdfast.db"})
     [order] = json.loads(runner.invoke(cli, ["instances", "list", "-o", "json"]).stdout)
@@ -606,7 +606,7 @@ def test_a_worker_serves_its_queues_only(shop: Shop, processes: Callable[..., Pr
 
 
 def test_dev_serves_every_queue_of_the_app(shop: Shop, processes: Callable[..., Process]) -> None:
-    processes("dev", "--app", shop.app, "--database", shop.url).wait_for("worker_started")
+    processes("dev", "--port", "0", "--app", shop.app, "--database", shop.url).wait_for("worker_started")
     assert shop.json("start", "aside", "--wait", "60")["result"] == "done aside"
     assert shop.json("start", "greet", "--input", '{"name": "ann"}', "--wait", "60")["result"] == "hello again"
 

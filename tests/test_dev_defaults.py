@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.engine.errors import Rejected
+from holdfast.engine.errors import Rejected, ResultNotReady
 from holdfast.handlers.mailbox import FileMailbox
 from holdfast.handlers.ports import LlmRequest
 from holdfast.handlers.script import ScriptedLlm, answers_in
@@ -98,6 +98,10 @@ class Place:
             assert self.process.poll() is None and time.monotonic() < end, self.said()
             time.sleep(0.05)
 
+    def dev(self, *words: str, **more: str) -> None:
+        """On a free port: the usual one is taken while another test, or another person, runs `dev`."""
+        self.begin("dev", "--port", "0", *words, **more)
+
     def said(self) -> str:
         return self.out.read_text()
 
@@ -117,7 +121,10 @@ class Place:
 
             async def claim(text: str) -> tuple[str, dict[str, str]]:
                 handle = await hf.start("claims", text)
-                chose = await handle.result(60)
+                try:
+                    chose = await handle.result(PATIENCE_SECONDS)
+                except ResultNotReady:
+                    raise AssertionError(f"{await handle.why()}\n{self.said()}") from None
                 tasks = await hf.tasks.list(instance=handle.id, status=None)
                 assert sorted(task.type for task in tasks) == ["AI", "EMAIL"]
                 return chose, {task.type: task.error["message"] for task in tasks if task.error}
@@ -141,7 +148,7 @@ def says(event: str, **more: str) -> dict[str, Any]:
 
 async def test_in_dev_mails_land_in_a_folder_and_the_model_says_what_is_written_down(place: Place) -> None:
     place.write(says("refuse", when="flowers"), says("approve", when="train"))
-    place.begin("dev")
+    place.dev()
     async with place.opened() as claim:
         assert await claim("a train to the customer") == ("approve", {})
         assert await claim("flowers for the office") == ("refuse", {})
@@ -151,7 +158,7 @@ async def test_in_dev_mails_land_in_a_folder_and_the_model_says_what_is_written_
 
 
 async def test_an_answer_that_is_missing_is_asked_for_and_may_be_added_while_dev_runs(place: Place) -> None:
-    place.begin("dev")
+    place.dev()
     async with place.opened() as claim:
         chose, refused = await claim("a train")
         assert (chose, list(refused)) == ("nothing", ["AI"])
@@ -166,16 +173,16 @@ async def test_the_file_of_answers_may_be_named(place: Place, named: str) -> Non
     place.write(says("refuse"), file="mine.jsonl")
     place.write(says("approve"))
     if named == "option":
-        place.begin("dev", "--answers", "mine.jsonl")
+        place.dev("--answers", "mine.jsonl")
     else:
-        place.begin("dev", HOLDFAST_DEV_ANSWERS="mine.jsonl")
+        place.dev(HOLDFAST_DEV_ANSWERS="mine.jsonl")
     async with place.opened() as claim:
         assert await claim("a train") == ("refuse", {})
 
 
 async def test_what_the_app_sets_up_wins(place: Place) -> None:
     place.write(says("refuse"))
-    place.begin("dev", "--answers", ".holdfast/answers.jsonl", app=SET_UP)
+    place.dev("--answers", ".holdfast/answers.jsonl", app=SET_UP)
     async with place.opened() as claim:
         assert await claim("a train") == ("approve", {})
     assert (place.mails("own"), place.mails()) == (["Your claim"], [])
@@ -185,7 +192,7 @@ async def test_what_the_app_sets_up_wins(place: Place) -> None:
 
 async def test_the_apps_own_handlers_win(place: Place) -> None:
     place.write(says("refuse"))
-    place.begin("dev", app=OWN_HANDLERS)
+    place.dev(app=OWN_HANDLERS)
     async with place.opened() as claim:
         assert await claim("a train") == ("approve", {})
     assert place.mails() == []
@@ -194,7 +201,7 @@ async def test_the_apps_own_handlers_win(place: Place) -> None:
 
 async def test_what_the_environment_sets_up_wins_even_by_half(place: Place) -> None:
     place.write(says("refuse"))
-    place.begin("dev", HOLDFAST_MAILBOX="post", HOLDFAST_LLM_URL="http://127.0.0.1:1/v1")
+    place.dev(HOLDFAST_MAILBOX="post", HOLDFAST_LLM_URL="http://127.0.0.1:1/v1")
     async with place.opened() as claim:
         chose, refused = await claim("a train")
     assert (chose, list(refused)) == ("nothing", ["AI"])

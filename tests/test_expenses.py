@@ -93,7 +93,7 @@ def test_make_run_shows_a_claim_that_waits_and_the_command_line_completes_it(tmp
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", "NO_COLOR": "1"}
     environment.pop("HOLDFAST_DATABASE_URL", None)
     running = subprocess.Popen(
-        [*holdfast, "dev", "--app", "examples.expenses:hf"], cwd=tmp_path, env=environment, text=True,
+        [*holdfast, "dev", "--port", "0", "--app", "examples.expenses:hf"], cwd=tmp_path, env=environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     try:

@@ -112,7 +112,8 @@ def test_a_worker_takes_its_options_from_the_file(folder: Path) -> None:
         said = [process.stderr.readline() for _ in range(2)]
         assert [json.loads(line)["event"] for line in said] == ["worker_started"] * 2  # one for each queue
         process.terminate()
-        assert "0.5 s for what runs" in process.stderr.read()
+        assert json.loads(process.stderr.readline())["grace_seconds"] == 0.5
+        process.stderr.read()
         assert process.wait(PATIENCE_SECONDS) == 0
     finally:
         process.kill()

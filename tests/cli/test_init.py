@@ -53,7 +53,11 @@ def test_the_starter_runs(folder: Path) -> None:
     out = folder / "out"
     with out.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.cli.main", "dev"], cwd=folder, env=environment(), stdout=file, stderr=file
+            [sys.executable, "-m", "holdfast.cli.main", "dev", "--port", "0"],
+            cwd=folder,
+            env=environment(),
+            stdout=file,
+            stderr=file,
         )
     try:
         waiting = said(process, out, r"holdfast signal (ins_\w+) approved --payload '(.+)'")
