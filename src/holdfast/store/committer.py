@@ -169,7 +169,14 @@ class Committer:
         while pending and len(taken) < limit:
             item = pending.popleft()
             turn = item[0]
-            if turn.events or turn.starts or not turn.history:
+            if len(turn.starts) == 1 and not turn.events and not turn.history:  # a start: what doors write most
+                born = turn.starts[0].id
+                if not (born in moved or born in busy_moved or born in lines):
+                    moved.add(born)
+                    taken.append(item)
+                    continue
+                touched = {born}
+            elif turn.events or turn.starts or not turn.history:
                 touched = _touched(turn)
                 if lines.keys().isdisjoint(touched) and self._admits(turn, moved, woken):
                     _add(turn, moved, woken)

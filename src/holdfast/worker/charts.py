@@ -141,7 +141,7 @@ class ChartExecution(UnderClaim):
         """Take one event, answer or due timer. False if there is nothing to take."""
         if self.events.lacks() and self.lacking() and not self.events.orders:
             return False  # a signal that was not read yet may come before anything that was
-        if self.events and self._said():
+        if self.events.any and self._said():
             return True
         if self.paused is not None:
             return False

@@ -115,7 +115,7 @@ class Execution(UnderClaim):
     def begin(self) -> None:
         claimed = self.claimed
         poison = claimed.attempts > self.worker.attempts_limit
-        fork = forks.wanted(self) if self.events else None
+        fork = forks.wanted(self) if self.events.any else None
         if fork is not None and not poison:
             forks.begin(self, fork)
             return
@@ -148,7 +148,7 @@ class Execution(UnderClaim):
                 self.replay.difference = str(error)
                 self._park()
             return
-        token = SCOPE.set((self, None, 0))  # the body's task, and whatever tasks it makes, inherit it
+        token = SCOPE.set((self.whose, None, "", 0))  # the body's task, and whatever tasks it makes, inherit it
         try:
             self.replay.begin(self.definition.function, self.context, given)
         finally:
@@ -166,11 +166,11 @@ class Execution(UnderClaim):
             return
         self.more = False
         while True:
-            if self.events:
+            if self.events.any:
                 control.hear(self)  # before anything that it asks for is begun
             if replay.asked or self.context.soft:
                 self._collect()
-            if self.events and self._said():
+            if self.events.any and self._said():
                 continue
             if self.paused is not None:
                 break
@@ -190,7 +190,7 @@ class Execution(UnderClaim):
                         continue
                     self._finish()
                     return
-            if (self.events or self.waits) and self._answer_one():
+            if (self.events.any or self.waits) and self._answer_one():
                 if len(self.entries) >= ENTRIES_OF_TURN:
                     self.more = True
                     break

@@ -20,18 +20,21 @@ class Inbox:
         """`by_name`: a line for each name, as code waits for one. Otherwise one for all, in the order of sending."""
         self._by_name = by_name
         self._orders: dict[str, PendingEvent] = {}  # by id, in the order of sending
-        self._facts: OrderedDict[str, PendingEvent] = (
-            OrderedDict()
-        )  # likewise; a dict's front grows slow as it is taken
+        self._facts: OrderedDict[str, PendingEvent] = OrderedDict()  # likewise; a dict is slow to give up its front
         self._lines: dict[str, deque[PendingEvent]] = {}  # none is empty
         self._more: set[str] = set()  # lines of which only the head was read
         self._whole = True  # no name was left out when names were last read
         self._asked: set[str] = set()  # names that were read one by one since then
         self._taken: set[str] = set()  # ids taken under this claim, perhaps by a turn that is not on disk yet
-        self.fill(events, {})
+        self.any = False  # whether an event stands here; a plain attribute, because every turn asks several times
+        if events:
+            self.fill(events, {})
 
     def __bool__(self) -> bool:
-        return bool(self._orders or self._facts or self._lines)
+        return self.any
+
+    def _look(self) -> None:
+        self.any = bool(self._orders or self._facts or self._lines)
 
     @property
     def orders(self) -> list[PendingEvent]:
@@ -61,15 +64,16 @@ class Inbox:
         self._taken.add(event.id)
         if event.kind != "signal":
             del (self._orders if event.kind in ORDERS else self._facts)[event.id]
-            return
-        name = event.name if self._by_name else ""
-        line = self._lines[name]
-        if line[0].id == event.id:
-            line.popleft()
         else:
-            line.remove(event)
-        if not line:
-            del self._lines[name]
+            name = event.name if self._by_name else ""
+            line = self._lines[name]
+            if line[0].id == event.id:
+                line.popleft()
+            else:
+                line.remove(event)
+            if not line:
+                del self._lines[name]
+        self._look()
 
     def lacks(self, name: str = "") -> bool:
         """Whether a signal may wait in that line which was not read."""
@@ -85,6 +89,10 @@ class Inbox:
 
     def fill(self, events: Sequence[PendingEvent], asked: dict[str, Any], *, moved: bool = True) -> None:
         """Take over what was read with these arguments. `moved`: events may have come since the last time."""
+        self._fill(events, asked, moved)
+        self._look()
+
+    def _fill(self, events: Sequence[PendingEvent], asked: dict[str, Any], moved: bool) -> None:
         taken = self._taken
         self._orders = {e.id: e for e in events if e.kind in ORDERS and e.id not in taken}
         others = (e for e in events if e.kind != "signal" and e.kind not in ORDERS and e.id not in taken)

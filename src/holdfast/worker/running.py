@@ -96,7 +96,7 @@ def _start_call(
         late = partial(worker.came_late, ex, call, attempt) if attempt else None
         _launch(ex, call, _bring_back(ex, call, attempt, call_in_thread, (worker.pool, function, args, timeout, late)))
     else:
-        token = SCOPE.set((ex, call, worker.attempt_of(ex, call)))
+        token = SCOPE.set(ex.scope(call))
         try:
             value, error = function(*args), None
         except Exception as raised:
@@ -112,9 +112,8 @@ def _put_in_line(worker: Worker, ex: UnderClaim, call: Call) -> None:
     """Many async steps end without ever waiting, and a task for each costs more than they do: one task begins all that
     are in line. It sees them one after the other, in the order and in the loop's pass that tasks of their own would."""
     worker.in_line.append((ex, call, copy_context()))
-    if not worker.line_moves:
-        worker.line_moves = True
-        worker.loop.create_task(_move_line(worker), name="holdfast-step")
+    if worker.mover is None:
+        _next_in_line(worker)
 
 
 def taken_from_line(worker: Worker, call: Call) -> bool:
@@ -126,38 +125,48 @@ def taken_from_line(worker: Worker, call: Call) -> bool:
     return False
 
 
+def _next_in_line(worker: Worker) -> None:
+    moves = bool(worker.in_line)
+    worker.mover = worker.loop.create_task(_move_line(worker), name="holdfast-step") if moves else None
+
+
 async def _move_line(worker: Worker) -> None:
     task = asyncio.current_task()
+    assert task is not None
     in_line = worker.in_line
-    waited = False
     try:
         while in_line:
             ex, call, variables = in_line.popleft()
             if ex.abandoned:
                 continue
             ex.running[call.key] = task
-            waited = await _drive(worker, _bring_back(ex, call, 0, call.spec.function, call.spec.args), variables)
-            if waited or (task is not None and task.cancelling()):
+            value, error = None, None
+            try:
+                value = await _drive(worker, _called(ex, call), variables)
+            except (Exception, asyncio.CancelledError) as raised:
+                error = raised
+            if not ex.abandoned:
+                worker.guard(ex, ex.arrive, call, value, error)
+            if worker.mover is not task or task.cancelling():
                 return  # whoever took this task for the handler's own may cancel it, and meant nobody behind it
     finally:
-        if not waited:
+        if worker.mover is task:
             _next_in_line(worker)
 
 
-def _next_in_line(worker: Worker) -> None:
-    worker.line_moves = bool(worker.in_line)
-    if worker.line_moves:
-        worker.loop.create_task(_move_line(worker), name="holdfast-step")
+async def _called(ex: UnderClaim, call: Call) -> Any:
+    SCOPE.set((ex.whose, None, call.key, call.state.attempt))
+    return await call.spec.function(*call.spec.args)
 
 
 @types.coroutine
-def _drive(worker: Worker, work: Coroutine[Any, Any, None], variables: Variables) -> Generator[Any, Any, bool]:
-    """`await work`, with context variables of its own. Where it first waits, this task becomes its own and those behind
-    it get another. Answers whether it waited."""
+def _drive(worker: Worker, work: Coroutine[Any, Any, Any], variables: Variables) -> Generator[Any, Any, Any]:
+    """`await work`, with context variables of its own. Where it first waits, this task becomes the handler's own, and
+    those behind it in line get another."""
     try:
         awaited = variables.run(work.send, None)
-    except StopIteration:
-        return False
+    except StopIteration as done:
+        return done.value
     _next_in_line(worker)
     while True:
         try:
@@ -168,8 +177,8 @@ def _drive(worker: Worker, work: Coroutine[Any, Any, None], variables: Variables
             step = partial(work.send, answer)
         try:
             awaited = variables.run(step)
-        except StopIteration:
-            return True
+        except StopIteration as done:
+            return done.value
 
 
 def _launch(ex: UnderClaim, call: Call, work: Any) -> None:
@@ -179,7 +188,7 @@ def _launch(ex: UnderClaim, call: Call, work: Any) -> None:
 async def _bring_back(ex: UnderClaim, call: Call, attempt: int, function: Any, args: tuple[Any, ...]) -> None:
     error: BaseException | None = None
     value = None
-    SCOPE.set((ex, call, ex.worker.attempt_of(ex, call)))  # in the context of this task, which ends with it
+    SCOPE.set(ex.scope(call))  # in the context of this task, which ends with it
     try:
         value = await function(*args)
     except (Exception, asyncio.CancelledError) as raised:

@@ -97,6 +97,10 @@ class TaskCall(Call):
         self.type = None
         self.task = task
 
+    @property
+    def task_id(self) -> str:
+        return self.task.word
+
 
 def create(ex: ChartExecution, plan: TaskPlan, place: str, invoke_id: str | None, visit: int, now: int) -> None:
     """Into the turn: a row, a history entry, and the call that will run it. `place`: turn and index of its birth."""

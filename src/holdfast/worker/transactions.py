@@ -42,7 +42,7 @@ def start(worker: Worker, ex: UnderClaim, call: Call) -> None:
 async def _run(worker: Worker, ex: UnderClaim, call: Call) -> None:
     spec = call.spec
     kept: dict[str, Any] = {}
-    scope = (ex, call, call.state.attempt)
+    scope = ex.scope(call)
     entries = list(ex.entries)
     changes = dict(ex.task_changes)
 

@@ -16,6 +16,7 @@ from holdfast.engine.errors import StepFailed
 from holdfast.engine.history import genesis, seal_rows
 from holdfast.engine.journal import Pause
 from holdfast.engine.replay import Call
+from holdfast.engine.scope import Scope, Whose
 from holdfast.engine.stacks import error_payload, linked, message_of, recorded_text, summary, traceback_text, type_of
 from holdfast.engine.turns import (
     Change,
@@ -50,6 +51,7 @@ class UnderClaim:
         self.tenant_id = claimed.tenant_id
         self.id = claimed.id
         self.epoch = claimed.epoch
+        self.whose = Whose(claimed.tenant_id, claimed.id, claimed.definition_key, claimed.trace_id)
         self.claim_anew(claimed)
         past = claimed.history
         self.seq = past[-1].seq if past else 0
@@ -120,7 +122,7 @@ class UnderClaim:
 
     def has_more(self) -> bool:
         """Whether something here waits to be decided, now that the turn is on disk."""
-        return bool(self.events or self.waits)
+        return self.events.any or bool(self.waits)
 
     def unwanted(self, call: Call) -> bool:
         """Whether nobody waits for its answer: it is settled if it may have happened, and never begun anew."""
@@ -130,11 +132,9 @@ class UnderClaim:
         """Whether it does not matter if it happened: no person need find out."""
         return False
 
-    def scope(self, call: Call | None, attempt: int) -> dict[str, Any]:
-        """What a line is about that an author's function writes."""
-        if call is None:
-            return self.worker.about(self)
-        return self.worker.about(self, call) | {"attempt": attempt}
+    def scope(self, call: Call) -> Scope:
+        """What a line is about that this call's handler writes."""
+        return self.whose, getattr(call, "task_id", None), call.key, self.worker.attempt_of(self, call)
 
     # -- the turn being gathered
 

@@ -26,8 +26,8 @@ from holdfast.engine import codec, ids
 from holdfast.engine.effects import LEASE, LEASE_MARGIN
 from holdfast.engine.errors import DefinitionNotFound, WorkflowNotRegistered
 from holdfast.engine.replay import Call
+from holdfast.engine.scope import Whose, fields_of
 from holdfast.engine.stacks import error_payload
-from holdfast.engine.trace import trace_id_of
 from holdfast.engine.turns import Change, NewInstance, Outcome, Turn
 from holdfast.store.committer import Committer, Watch
 from holdfast.store.port import Claimed, PendingEvent, Place, claimed_at_birth
@@ -36,7 +36,6 @@ from holdfast.worker.charts import ChartExecution
 from holdfast.worker.execution import Execution
 from holdfast.worker.kept import KEPT_MAX, Kept
 from holdfast.worker.running import Tracing
-from holdfast.worker.tasks import TaskCall
 from holdfast.worker.turns import UnderClaim
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ class Worker:
         self.kept = Kept(kept, self.loop.time)
         self._reading: dict[UnderClaim, bool] = {}  # whose events are being read, and whether to read them again
         self.in_line: deque[tuple[UnderClaim, Call, Variables]] = deque()  # plain async steps about to begin
-        self.line_moves = False  # whether a task is on its way to begin them
+        self.mover: asyncio.Task[None] | None = None  # the task that begins them
         self._main: asyncio.Task[None] | None = None
         self._suspects_at = 0.0
         self._more_likely = True  # the last claim found something, so room is worth filling at once
@@ -771,16 +770,9 @@ class Worker:
 
     def about(self, execution: UnderClaim, call: Call | None = None) -> dict[str, Any]:
         """The fields by which log lines about one instance, or one call of it, are found."""
-        if call is None:
-            return about(execution.claimed)
-        task = {"task_id": call.task.word} if isinstance(call, TaskCall) else {}
-        return about(execution.claimed) | task | {"step": call.key, "attempt": self.attempt_of(execution, call)}
+        return execution.whose.fields() if call is None else fields_of(execution.scope(call))
 
 
 def about(claimed: Claimed) -> dict[str, Any]:
     """The fields by which log lines about one instance are found."""
-    trace_id = trace_id_of(claimed.trace_id)
-    return {
-        "tenant_id": claimed.tenant_id, "instance_id": ids.instance_word(claimed.id),
-        "workflow": claimed.definition_key, **({"trace_id": trace_id} if trace_id else {}),
-    }  # fmt: skip
+    return Whose(claimed.tenant_id, claimed.id, claimed.definition_key, claimed.trace_id).fields()
