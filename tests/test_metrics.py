@@ -626,7 +626,7 @@ def test_a_worker_serves_its_metrics_and_says_whether_it_is_ready(serving: int) 
     assert get(serving, "/livez")[0] == 200
     assert get(serving, "/readyz") == (200, "text/plain; charset=utf-8", "ok\n")
     status, kind, text = get(serving, "/metrics")
-    assert (status, kind) == (200, Metrics.content_type)
+    assert (status, kind) == (200, Metrics().content_type)
     [steps] = [family for family in text_string_to_metric_families(text) if family.name == "holdfast_steps"]
     assert [(one.labels["step"], one.value) for one in steps.samples] == [("one", 1)]
     assert get(serving, "/else")[0] == 404
