@@ -3,7 +3,7 @@
 select pg_snapshot_xmin(pg_current_snapshot())::text::bigint from (select :tenant_id::text) tenant
 
 -- name: summarize_history
--- Through a function (0009_named_indexes): it takes the owner of the index. The tenant is named as everywhere at a door.
+-- Through a function (0008_named_indexes): it takes the owner of the index. The tenant is named as everywhere at a door.
 select holdfast.summarize_history() from (select :tenant_id::text) tenant
 
 -- name: feed_between
