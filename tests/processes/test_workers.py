@@ -11,8 +11,9 @@ COUNT = sized(100, 200)
 
 
 def test_two_processes_share_the_work_and_each_step_runs_once(fleet: Fleet) -> None:
+    # One process alone would need four rounds of a second each: the other polls at least once meanwhile.
     fleet.workers(2, concurrency=COUNT // 4)
-    started = fleet.start("five", [{"thread": n % 4 == 0} for n in range(COUNT)])
+    started = fleet.start("five", [{"thread": n % 4 == 0, "pause": 0.2} for n in range(COUNT)])
     fleet.wait_all_ended()
     assert fleet.counts() == {"completed": COUNT}
     runs = fleet.runs()
