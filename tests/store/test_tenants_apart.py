@@ -135,7 +135,8 @@ async def test_every_statement_of_a_tenant_keeps_to_it(store: Any, postgres_url:
         assert together[name][0] == answer, f"{name} answers with rows of another tenant"
         assert together[name][2] == after, f"{name} changes other rows when another tenant has the same ids"
     idle = {n for n, (answer, before, after) in alone.items() if after == before and not any(map(any, answer))}
-    assert not idle | all_of.silent.keys(), (
+    # Other tests of this process look for values of other statements.
+    assert not idle | (all_of.silent.keys() & asked.keys()), (
         "these found nothing, so nothing is shown by them: give them a row or a value in tests/store/everything.py"
     )
 
