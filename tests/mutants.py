@@ -439,6 +439,8 @@ MUTANTS = [
     Mutant("the login page's form is sent without its origin", "api/browsing.py",
            '"Referrer-Policy": "same-origin"', '"Referrer-Policy": "no-referrer"',
            "tests/api/test_browsing.py -k plain_network"),
+    Mutant("everybody who waits for an issuer's keys asks for them", "handlers/oidc.py",
+           "if self._at == fetched_at:", "if True:", "tests/handlers/test_oidc.py"),
     Mutant("a token for somebody else is taken", "api/oidc.py", "audience=settings.oidc_audience,\n",
            "\n", "tests/api/test_oidc.py -k sqlite"),
     Mutant("the server listens to everybody", "api/server.py",

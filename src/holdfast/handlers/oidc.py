@@ -28,26 +28,29 @@ class Jwks:
 
     async def key(self, kid: str | None) -> Any:
         """The key of this name; None if the issuer has none."""
-        now = asyncio.get_running_loop().time()
-        age = now - self._at
-        if age >= KEPT_SECONDS or (kid not in self._keys and age >= AGAIN_SECONDS):
+        fetched_at = self._at
+        age = asyncio.get_running_loop().time() - fetched_at
+        known = kid in self._keys
+        # While somebody asks, a known key is used as it is; whoever needs the answer waits for it.
+        if (age >= KEPT_SECONDS and not (known and self._one.locked())) or (not known and age >= AGAIN_SECONDS):
             async with self._one:
-                if self._at <= now - age:  # nobody asked while we waited
+                if self._at == fetched_at:  # nobody asked while we waited
                     await self._fetch()
         if kid is None and len(self._keys) == 1:
             return next(iter(self._keys.values()))
         return self._keys.get(kid or "")
 
     async def _fetch(self) -> None:
-        self._at = asyncio.get_running_loop().time()
         try:
             async with httpx.AsyncClient(timeout=TIMEOUT_SECONDS, follow_redirects=False) as client:
                 url = self.url or str((await _json(client, self._discovery()))["jwks_uri"])
                 found = jwt.PyJWKSet.from_dict(await _json(client, url))
         except (httpx.HTTPError, jwt.PyJWTError, KeyError, ValueError, TypeError) as error:
             log.warning("keys_not_fetched", issuer=self.issuer, error=repr(error))
-            return
-        self._keys = {key.key_id or "": key for key in found.keys}
+        else:
+            self._keys = {key.key_id or "": key for key in found.keys}
+        finally:
+            self._at = asyncio.get_running_loop().time()
 
     def _discovery(self) -> str:
         return self.issuer.rstrip("/") + "/.well-known/openid-configuration"
