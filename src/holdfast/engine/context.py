@@ -66,6 +66,11 @@ class Context:
         self._last: dict[str, tuple[asyncio.Future[Any], asyncio.Task[Any] | None, int]] = {}
         self.soft: list[tuple[str, str, bytes]] = []  # values to be journaled with the next turn
 
+    def let_go(self) -> None:
+        """Forget whoever made this context. Both held each other, so that only the garbage collector could free them,
+        which was a quarter of what a workflow of one step cost."""
+        self._sink, self._input_of = None, codec.encode
+
     @property
     def log(self) -> Log:
         """A logger that is silent in replay: `ctx.log.info("priced", amount=5)`."""

@@ -102,6 +102,7 @@ class Execution(UnderClaim):
 
     def close(self) -> None:
         self.replay.close()
+        self.context.let_go()
 
     def info(self, call: Call) -> StepInfo:
         return step_info(self, call)
