@@ -45,7 +45,10 @@ async def test_what_commits_late_is_shown_once_and_after_its_commit(postgres_url
             again = Feed(hf.service, "default", feed.word)  # whoever lost its connection meanwhile
             await transaction.commit()
             for one in (feed, again):
-                shown = [entry.seq for entry in [*passed, *await seen_by(one)]]
+                shown = [entry.seq for entry in passed]
+                while len(shown) < 2:  # the horizon waits for other databases of the server, too
+                    shown += [entry.seq for entry in await seen_by(one)]
+                shown += [entry.seq for entry in await seen_by(one)]
                 assert sorted(shown) == [900, 901], shown
         finally:
             await slow.close()

@@ -70,6 +70,7 @@ class Context:
         """Forget whoever made this context. Both held each other, so that only the garbage collector could free them,
         which was a quarter of what a workflow of one step cost."""
         self._sink, self._input_of = None, codec.encode
+        self._last.clear()  # the body's task, whose end may hold the frames of whoever drained it
 
     @property
     def log(self) -> Log:

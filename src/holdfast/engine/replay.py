@@ -142,6 +142,8 @@ class Replay:
     def close(self) -> None:
         self.closed = True
         self.loop.dispose()
+        if self.restart is not None:
+            self.main = None  # what it ended with holds the frames of whoever drained it: a ring
 
     # -- what the context asks
 

@@ -144,6 +144,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
         _set_running_loop(self)
         self._drained_by = get_ident()
         hops = 0
+        callback: Any = None
         try:
             while ready:
                 callback, args, context = ready.popleft()
@@ -157,6 +158,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
                         f"the workflow made {DRAIN_LIMIT:,} hops without asking for anything: it seems to loop for ever"
                     )
         finally:
+            callback = None  # the body's task, whose exception holds this frame
             self._drained_by = 0
             _set_running_loop(outer)
             if task is not None:
