@@ -11,6 +11,10 @@ RUNS    := .venv/.runs
 READY   := .venv/.ready
 SHELL   := bash -o pipefail
 
+# Byte code is kept also where the environment says no, as images for containers do: the tests start hundreds of
+# processes, and each of them would compile Holdfast again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help run test test-all test-newest check bench mutants crashes faults fuzz-api xstate lock clean
 
