@@ -49,7 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spread the tests of real processes, which mostly wait, evenly among the others, which mostly compute: at the end
     of a run on two processes, neither waits alone."""
     waiting = [item for item in items if item.path.parent.name == "processes" and item.path.name != "test_auditor.py"]
-    others = [item for item in items if item not in set(waiting)]
+    apart = set(waiting)
+    others = [item for item in items if item not in apart]
     if not waiting or not others:
         return
     every = len(others) / len(waiting)
@@ -64,11 +65,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def postgres(request: pytest.FixtureRequest) -> Server:
+def postgres(request: pytest.FixtureRequest) -> Iterator[Server]:
     """The PostgreSQL server of this run. Tests that stop or crash one start their own `Cluster`."""
-    if workerinput := getattr(request.config, "workerinput", None):
-        return Server(workerinput["postgres_port"])
-    return shared_cluster(request.config)
+    workerinput = getattr(request.config, "workerinput", None)
+    server = Server(workerinput["postgres_port"]) if workerinput else shared_cluster(request.config)
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="session")
