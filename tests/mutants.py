@@ -356,7 +356,7 @@ MUTANTS = [
     Mutant("the tenant with the oldest work goes first", "store/sqlite.py",
            "heads = heads[:limit]", "heads = heads[:1]", "tests/processes/test_fair.py -k sqlite"),
     Mutant("a word about an earlier attempt decides the later one", "worker/effects.py",
-           'if words.get("attempt", standing.attempt) != standing.attempt:', "if False:",
+           'if words.get("attempt", standing.attempt) != standing.attempt or not', "if not",
            "tests/flows/test_desk.py -k sqlite"),
     Mutant("a hand-back forgets a later claim of the same instance", "worker/worker.py",
            "if self.executions.get(execution.id) is execution:", "if execution.id in self.executions:",
@@ -514,6 +514,9 @@ MUTANTS = [
     Mutant("an effect happened without the result it needs", "app/effects.py",
            'if resolution == "happened" and result is None and view.expected is not None', 'if False and view.expected',
            "tests/flows/test_expected_results.py -k sqlite"),
+    Mutant("a person's word on an effect counts for the next epoch's", "worker/effects.py",
+           "!= standing.attempt or not _is_about(ex, call, event):", "!= standing.attempt:",
+           "tests/flows/test_restart.py -k 'sqlite and word'"),
 ]  # fmt: skip
 
 

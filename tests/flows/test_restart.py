@@ -382,6 +382,48 @@ async def test_a_fork_of_an_instance_that_restarted_goes_on_from_its_last_epoch(
     assert_sound(url)
 
 
+async def test_a_word_about_an_effect_of_an_earlier_epoch_decides_nothing_in_a_later_one(url: str) -> None:
+    """Said while a lookup was under way, which then found out by itself: nobody has taken it."""
+    hf = Holdfast("sqlite:///unused.db")
+    looking, go_on = asyncio.Event(), asyncio.Event()
+    calls: list[int] = []
+
+    async def pay(n: int) -> str:
+        calls.append(n)
+        raise ConnectionResetError("no answer")
+
+    async def look(key: str) -> str:
+        looking.set()
+        await go_on.wait()
+        return "paid"
+
+    @hf.workflow("monthly")
+    async def monthly(ctx: Context, n: int) -> str:
+        if n == 0:
+            await ctx.effect("pay", pay, n, mode="lookup", lookup=look)
+            ctx.restart(1)
+        return await ctx.effect("pay", pay, n)
+
+    async with Harness(hf, url=url) as test:
+        handle = await test.start("monthly", 0)
+        running = asyncio.create_task(test.advance(minutes=5))
+        await looking.wait()
+        [effect] = await test.effects.list(state="outcome_unknown")
+        await test.effects.resolve(effect.id, "did_not_happen", actor="ann", reason="the bank knows nothing of it")
+        go_on.set()
+        await running
+        await test.run_until_idle()
+        assert (await handle.status()).epoch == 1
+        assert calls == [0, 1], "paid again, and nobody has decided so"
+        [open_] = await test.effects.list(state="outcome_unknown")
+        assert (open_.attempt, open_.id == effect.id) == (1, False)
+        assert (await types(handle))[-2:] == ["EFFECT_UNKNOWN", "INSTANCE_RESUMED"]
+        await test.effects.resolve(open_.id, "happened", result="paid", actor="ann", reason="the bank has it")
+        await test.run_until_idle()
+        assert (await handle.result(0), calls) == ("paid", [0, 1])
+    assert_sound(url)
+
+
 async def test_why_tells_of_the_epoch_it_is_in(url: str) -> None:
     async with Harness(app(), url=url) as test:
         handle = await test.start("rounds", Round(0, 5))

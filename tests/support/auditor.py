@@ -48,8 +48,9 @@ TAKEN_BY = {
     "pause": ("INSTANCE_PAUSED",),
     "retry": ("INSTANCE_RETRIED",),
     "fork": ("INSTANCE_STARTED",),
-    "resolution": ("EFFECT_RESOLVED",),
+    "resolution": ("EFFECT_RESOLVED", "INSTANCE_RESUMED"),
 }
+NOTED = "resolution of "  # a word that decided nothing: the effect had gone on, or was another epoch's
 EFFECT_STATES = {  # what the last entry of an effect says about the state of its row
     "EFFECT_STARTED": ("started",),
     "EFFECT_SUCCEEDED": ("succeeded", "resolved"),
@@ -629,6 +630,10 @@ def _early(place: Place, entry: Entry, due: int | None, what: str) -> Found:
 # -- I9: events
 
 
+def _resolutions(place: Place, entry: Entry) -> str:
+    return ids.resolution_word(ids.effect_id(*place, entry.step, entry.epoch))
+
+
 def _events(database: Database, _: bool) -> Found:
     for place, events in database.events.items():
         instance = database.instances.get(place)
@@ -651,8 +656,10 @@ def _events(database: Database, _: bool) -> Found:
                 yield "I9", place, f"{event['kind']} {event['id']!r} was taken by entry {seq}, which is {there}"
             elif event["kind"] == "signal" and entry.words.get("event_id") != event["id"]:
                 yield "I9", place, f"entry {seq} took signal {entry.words.get('event_id')!r}, not {event['id']!r}"
-            elif event["kind"] in ("child", "resolution") and entry.step != event["name"]:
+            elif event["kind"] in ("child", "resolution") and entry.step.removeprefix(NOTED) != event["name"]:
                 yield "I9", place, f"entry {seq} is about {entry.name!r}, the event it took about {event['name']!r}"
+            elif entry.type == "EFFECT_RESOLVED" and not event["id"].startswith(_resolutions(place, entry)):
+                yield "I9", place, f"entry {seq} took {event['id']!r}, which is about the effect of another epoch"
     for place in database.history:
         there = {e["id"]: e["consumed_seq"] for e in database.events.get(place, ())}
         received: set[str] = set()

@@ -179,7 +179,7 @@ async def resolve(
     # Each time the effect stands open is one question with one answer, numbered by the answers taken before. Counted
     # before the effect is read: whoever decides meanwhile has the same number, and the event's id lets one of them in.
     raw = _raw(tenant_id, effect)
-    question = f"resolution:{ids.effect_word(raw)}:"
+    question = ids.resolution_word(raw)
     [(taken,)] = await service.store.fetch("count_resolutions_taken", tenant_id=tenant_id, id=raw, ids=f"{question}%")
     view = await read_effect(service, tenant_id, effect)
     if check is not None:

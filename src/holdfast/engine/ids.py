@@ -68,6 +68,11 @@ def effect_ids(tenant_id: str, instance_id: bytes) -> Callable[[str], bytes]:
     return of
 
 
+def resolution_word(effect: bytes) -> str:
+    """What the event ids of people's words on this effect begin with."""
+    return f"resolution:{effect_word(effect)}:"
+
+
 def child_id(tenant_id: str, parent_id: bytes, step: str, epoch: int = 0) -> bytes:
     return derived("child", tenant_id, parent_id, step, *([str(epoch)] if epoch else ()))
 

@@ -227,8 +227,9 @@ def resolved(ex: UnderClaim, call: Call, event: PendingEvent) -> bool:
     ex.consume(event)
     words = codec.decode(event.payload)
     choice = words["resolution"]
-    if words.get("attempt", standing.attempt) != standing.attempt:
-        # Said about an earlier attempt, before another person's word started this one: noted, it decides nothing.
+    if words.get("attempt", standing.attempt) != standing.attempt or not _is_about(ex, call, event):
+        # Said about an earlier attempt, before another person's word started this one, or about the effect of that name
+        # in an earlier epoch, which was settled without it: noted, it decides nothing.
         ex.record(h.INSTANCE_RESUMED, f"resolution of {call.key}", event.payload)
         return True
     ex.record(h.EFFECT_RESOLVED, call.key, codec.encode(standing_words(call) | words))
@@ -262,6 +263,11 @@ def resolved(ex: UnderClaim, call: Call, event: PendingEvent) -> bool:
         standing.next, standing.unknown = "start", False
         standing.attempt += 1
     return True
+
+
+def _is_about(ex: UnderClaim, call: Call, event: PendingEvent) -> bool:
+    """The event's id names the effect, of which there is one in each epoch; its name does not say which."""
+    return event.id.startswith(ids.resolution_word(ids.effect_id(ex.tenant_id, ex.id, call.key, ex.epoch)))
 
 
 def _wait(ex: UnderClaim, call: Call, at: int | None) -> None:
