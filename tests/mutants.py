@@ -517,6 +517,12 @@ MUTANTS = [
     Mutant("a person's word on an effect counts for the next epoch's", "worker/effects.py",
            "!= standing.attempt or not _is_about(ex, call, event):", "!= standing.attempt:",
            "tests/flows/test_restart.py -k 'sqlite and word'"),
+    Mutant("events read under an earlier claim are taken again", "worker/worker.py",
+           "if execution.fence == fence:", "if True:", "tests/flows/test_kept.py -k 'sqlite and was_read'"),
+    Mutant("events that are read after the hand-back move a kept body", "worker/worker.py",
+           "if self.executions.get(execution.id) is not execution:\n                    return  # handed back",
+           "if False:\n                    return  # handed back",
+           "tests/flows/test_kept.py -k 'sqlite and is_read'"),
 ]  # fmt: skip
 
 

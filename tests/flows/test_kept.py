@@ -13,11 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import Context, Handle, Holdfast
+from holdfast.engine import ids
 from holdfast.store.port import Claimed
 from holdfast.testing import Harness
 from holdfast.worker import kept
 from holdfast.worker.execution import BODY_BYTES, Execution
-from tests.flows.support import next_worker
+from tests.flows.support import Gate, next_worker, types, until
 from tests.support.auditor import assert_sound
 
 
@@ -228,6 +229,98 @@ async def test_pause_resume_and_cancel_reach_a_body_that_is_kept(url: str) -> No
             await again.cancel("enough")
             await other.run_until_idle()
             assert (await again.status()).status == "cancelled"
+    assert_sound(url)
+
+
+class Answers:
+    """Holds back what was read of an instance's events, as a slow reply does."""
+
+    def __init__(self, test: Harness) -> None:
+        self.read, self.go_on = asyncio.Event(), asyncio.Event()
+        self._store = test.service.store
+        self._pending_events = self._store.pending_events
+
+    def hold(self) -> None:
+        self._store.pending_events = self.pending_events  # type: ignore[method-assign]
+
+    async def pending_events(self, *where: Any, **asked: Any) -> Any:
+        self._store.pending_events = self._pending_events  # type: ignore[method-assign]
+        found = await self._pending_events(*where, **asked)
+        self.read.set()
+        await self.go_on.wait()
+        return found
+
+
+async def test_what_was_read_under_one_claim_is_not_taken_under_the_next(url: str) -> None:
+    """The reply comes so late that the signal in it was taken, the instance handed back and claimed again."""
+    hf = Holdfast("sqlite:///unused.db")
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        begun.set()
+        await end.wait()
+
+    @hf.workflow("busy")
+    async def busy(ctx: Context) -> list[Any]:
+        found = [await ctx.wait_for_signal("item") for _ in range(3)]
+        await ctx.sleep("rest", timedelta(minutes=1))
+        more, _ = await asyncio.gather(ctx.wait_for_signal("item"), ctx.step("slow", slow))
+        return [*found, more]
+
+    async with Harness(hf, url=url, kept=100) as test:
+        worker, answers, gate = test.test_worker, Answers(test), Gate(test)
+        assert worker is not None
+        handle = await test.start("busy")
+        await test.run_until_idle()
+        await send(test, handle, 2)
+        assert len(worker.kept) == 1
+        gate.opened.clear()
+        await handle.signal("item", 2)
+        await until(lambda: gate.held, test)
+        answers.hold()
+        worker.event_for(ids.parse("ins", handle.id))  # as when another process's word comes late
+        await answers.read.wait()
+        gate.opened.set()
+        await until(lambda: not worker.executions)
+        assert len(worker.kept) == 1
+        test.clock.micros += 61_000_000
+        await until(begun.is_set, test)
+        answers.go_on.set()
+        await asyncio.sleep(0.01)
+        assert "SIGNAL_RECEIVED" not in (await types(handle))[-3:], "taken twice"
+        await handle.signal("item", 3)
+        await until(lambda: not worker._reading, test)
+        end.set()
+        await test.run_until_idle()
+        assert await handle.result(0) == [0, 1, 2, 3]
+    assert_sound(url)
+
+
+async def test_what_is_read_after_the_hand_back_does_not_move_a_kept_body(url: str) -> None:
+    async with Harness(app(), url=url, kept=100) as test:
+        worker, answers, gate = test.test_worker, Answers(test), Gate(test)
+        assert worker is not None
+        handle = await test.start("busy")
+        await test.run_until_idle()
+        await send(test, handle, 3)
+        gate.opened.clear()
+        await handle.signal("item", 3)
+        await until(lambda: gate.held, test)
+        answers.hold()
+        worker.event_for(ids.parse("ins", handle.id))
+        await answers.read.wait()
+        gate.opened.set()
+        await until(lambda: not worker.executions)
+        reading, submitted = Reading(test), worker.committer.turns
+        answers.go_on.set()
+        await until(lambda: not worker._reading)
+        await asyncio.sleep(0.01)
+        assert worker.committer.turns == submitted, "nobody holds the claim"
+        await send(test, handle, 1)
+        assert reading.rows == [1], "the body stands where it was left"
+        await handle.signal("item", -1)
+        await test.run_until_idle()
+        assert await handle.result(0) == 0 + 1 + 2 + 3
     assert_sound(url)
 
 

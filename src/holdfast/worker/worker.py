@@ -625,7 +625,7 @@ class Worker:
         try:
             while not execution.abandoned:
                 self._reading[execution] = False
-                asked = execution.asking()
+                asked, fence = execution.asking(), execution.fence
                 try:
                     woken, events = await self.store.pending_events(execution.tenant_id, execution.id, **asked)
                     for version in _migrations(events):
@@ -635,8 +635,11 @@ class Worker:
                     log.warning("events_not_read", **about(execution.claimed), error=repr(error))
                     await asyncio.sleep(0.1)
                     continue
-                self.guard(execution, execution.new_events, woken, events, asked)
-                if not self._reading[execution] or self.executions.get(execution.id) is not execution:
+                if self.executions.get(execution.id) is not execution:
+                    return  # handed back: a body that is kept moves under its next claim, which reads for itself
+                if execution.fence == fence:  # else an earlier claim may have taken what was read for it
+                    self.guard(execution, execution.new_events, woken, events, asked)
+                if not self._reading[execution]:
                     return
         finally:
             del self._reading[execution]
