@@ -523,6 +523,12 @@ MUTANTS = [
            "if self.executions.get(execution.id) is not execution:\n                    return  # handed back",
            "if False:\n                    return  # handed back",
            "tests/flows/test_kept.py -k 'sqlite and is_read'"),
+    Mutant("steps in place share the committer's context", "worker/running.py",
+           "copy_context().run(_in_place, ex.scope(call), function, args)", "_in_place(ex.scope(call), function, args)",
+           "tests/flows/test_steps_in_line.py -k sqlite"),
+    Mutant("transactions share the writer's context", "worker/transactions.py",
+           "return variables.run(in_thread, tx)", "return in_thread(tx)",
+           "tests/flows/test_steps_in_line.py -k sqlite"),
 ]  # fmt: skip
 
 

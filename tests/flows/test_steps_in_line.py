@@ -48,6 +48,35 @@ async def test_steps_do_not_see_each_others_context_variables(harness: Harness) 
     assert await side_by_side(harness, paints, looks, paints, looks) == ["red", "none, none", "red", "none, none"]
 
 
+async def test_what_a_step_sets_in_its_context_is_seen_by_no_other_instance(harness: Harness) -> None:
+    def paints(*_: Any) -> str:
+        before = color.get()
+        color.set("red")
+        return before
+
+    async def paints_async(*_: Any) -> str:
+        before = paints()
+        await asyncio.sleep(0)
+        return before
+
+    in_the_database = paints if harness.url.startswith("sqlite") else paints_async
+
+    @harness.workflow("paints")
+    async def workflow(ctx: Context) -> list[str]:
+        return [
+            await ctx.step("in place", paints, thread=False),
+            await ctx.step("in a thread", paints),
+            await ctx.step("in line", paints_async),
+            await ctx.step("in a task", paints_async, timeout=60),
+            await ctx.effect("effect in place", paints, thread=False),
+            await ctx.effect("effect", paints_async),
+            await ctx.transaction("transaction", in_the_database),
+        ]
+
+    for _ in range(2):
+        assert await harness.finish(await harness.start("paints")) == ["none"] * 7
+
+
 async def test_a_time_out_inside_a_step_ends_that_step_alone(harness: Harness) -> None:
     async def gives_up() -> str:
         try:

@@ -15,7 +15,7 @@ from holdfast.engine import ids
 from holdfast.engine.codec import decoder_for
 from holdfast.engine.errors import NotApplied
 from holdfast.engine.replay import Call
-from holdfast.engine.scope import SCOPE
+from holdfast.engine.scope import SCOPE, Scope
 from holdfast.engine.signatures import Signature, StepInfo, signature_of
 from holdfast.handlers.calls import bound, call_async, call_in_thread
 from holdfast.worker import transactions
@@ -96,16 +96,18 @@ def _start_call(
         late = partial(worker.came_late, ex, call, attempt) if attempt else None
         _launch(ex, call, _bring_back(ex, call, attempt, call_in_thread, (worker.pool, function, args, timeout, late)))
     else:
-        token = SCOPE.set(ex.scope(call))
-        try:
-            value, error = function(*args), None
+        try:  # in a context of its own: the one here is the committer's, whose variables every later step would see
+            value, error = copy_context().run(_in_place, ex.scope(call), function, args), None
         except Exception as raised:
             value, error = None, raised
-        finally:
-            SCOPE.reset(token)
         if worker.tracing is not None:
             worker.tracing.returned(ex, call, value, error)
         ex.arrive(call, value, error)
+
+
+def _in_place(scope: Scope, function: Any, args: tuple[Any, ...]) -> Any:
+    SCOPE.set(scope)
+    return function(*args)
 
 
 def _put_in_line(worker: Worker, ex: UnderClaim, call: Call) -> None:

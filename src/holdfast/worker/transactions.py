@@ -6,6 +6,7 @@ While one runs, the instance's turn is taken: other branches' results queue up b
 from __future__ import annotations
 
 import asyncio
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -51,13 +52,15 @@ async def _run(worker: Worker, ex: UnderClaim, call: Call) -> None:
             return spec.function(tx, *spec.args)
         return bound(spec.function, (tx, *spec.args), spec.signature, ex.info(call))()
 
+    variables = copy_context()
+
     def work(tx: Any) -> Any:
-        token, scoped = IN_TRANSACTION.set(True), SCOPE.set(scope)  # the writer's thread has a context of its own
-        try:
-            return handler(tx)
-        finally:
-            IN_TRANSACTION.reset(token)
-            SCOPE.reset(scoped)
+        return variables.run(in_thread, tx)  # the writer's thread serves all: what a handler sets must not stay there
+
+    def in_thread(tx: Any) -> Any:
+        IN_TRANSACTION.set(True)
+        SCOPE.set(scope)
+        return handler(tx)
 
     async def work_async(tx: Any) -> Any:
         token, scoped = IN_TRANSACTION.set(True), SCOPE.set(scope)
