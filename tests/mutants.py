@@ -529,6 +529,9 @@ MUTANTS = [
     Mutant("transactions share the writer's context", "worker/transactions.py",
            "return variables.run(in_thread, tx)", "return in_thread(tx)",
            "tests/flows/test_steps_in_line.py -k sqlite"),
+    Mutant("a body that awaits what it cancelled ends its worker's loop", "engine/replay.py",
+           "except asyncio.CancelledError as cancelled:", "except ZeroDivisionError as cancelled:",
+           "tests/flows/test_odd_failures.py -k 'sqlite and body'"),
 ]  # fmt: skip
 
 

@@ -125,7 +125,10 @@ class Replay:
         if self.runaway is not None:
             return None, self.runaway
         assert self.main is not None
-        error = self.main.exception()
+        try:
+            error = self.main.exception()
+        except asyncio.CancelledError as cancelled:  # it awaited a task that it had cancelled: its own failure
+            error = cancelled
         return (None, error) if error is not None else (self.main.result(), None)
 
     def mistake(self) -> str | None:

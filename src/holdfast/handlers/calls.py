@@ -12,6 +12,11 @@ from typing import Any
 from holdfast.engine.signatures import Signature, StepInfo
 from holdfast.engine.tasks import TaskInfo
 
+# What authors' code may raise that is no failure of its own: whoever calls it lets these pass, and takes any other
+# exception for a failure, a BaseException too, or its instance would wait for ever.
+ENDS_THE_PROCESS = (KeyboardInterrupt, SystemExit)
+ENDS_THE_TASK = (*ENDS_THE_PROCESS, GeneratorExit)  # the last one where the loop itself is gone
+
 
 def bound(
     function: Callable[..., Any], args: tuple[Any, ...], signature: Signature, info: StepInfo | TaskInfo

@@ -17,7 +17,7 @@ from holdfast.engine.errors import NotApplied
 from holdfast.engine.replay import Call
 from holdfast.engine.scope import SCOPE, Scope
 from holdfast.engine.signatures import Signature, StepInfo, signature_of
-from holdfast.handlers.calls import bound, call_async, call_in_thread
+from holdfast.handlers.calls import ENDS_THE_PROCESS, ENDS_THE_TASK, bound, call_async, call_in_thread
 from holdfast.worker import transactions
 
 if TYPE_CHECKING:
@@ -98,7 +98,9 @@ def _start_call(
     else:
         try:  # in a context of its own: the one here is the committer's, whose variables every later step would see
             value, error = copy_context().run(_in_place, ex.scope(call), function, args), None
-        except Exception as raised:
+        except ENDS_THE_PROCESS:
+            raise
+        except BaseException as raised:
             value, error = None, raised
         if worker.tracing is not None:
             worker.tracing.returned(ex, call, value, error)
@@ -145,7 +147,9 @@ async def _move_line(worker: Worker) -> None:
             value, error = None, None
             try:
                 value = await _drive(worker, _called(ex, call), variables)
-            except (Exception, asyncio.CancelledError) as raised:
+            except ENDS_THE_TASK:
+                raise
+            except BaseException as raised:
                 error = raised
             if not ex.abandoned:
                 worker.guard(ex, ex.arrive, call, value, error)
@@ -193,7 +197,9 @@ async def _bring_back(ex: UnderClaim, call: Call, attempt: int, function: Any, a
     SCOPE.set(ex.scope(call))  # in the context of this task, which ends with it
     try:
         value = await function(*args)
-    except (Exception, asyncio.CancelledError) as raised:
+    except ENDS_THE_TASK:
+        raise
+    except BaseException as raised:
         error = raised
     SCOPE.set(None)  # what follows from the result is not the handler's any more
     if ex.worker.tracing is not None:
@@ -205,7 +211,9 @@ async def _bring_back(ex: UnderClaim, call: Call, attempt: int, function: Any, a
         return
     try:
         ex.arrive(call, value, error)
-    except Exception as broken:
+    except ENDS_THE_PROCESS:
+        raise
+    except BaseException as broken:
         ex.worker.broken(ex, broken)
 
 

@@ -19,7 +19,7 @@ from holdfast.engine.journal import RowWords
 from holdfast.engine.replay import Call
 from holdfast.engine.scope import SCOPE
 from holdfast.engine.turns import Outcome, Turn
-from holdfast.handlers.calls import bound
+from holdfast.handlers.calls import ENDS_THE_TASK, bound
 from holdfast.store.port import HandlerRaised
 
 if TYPE_CHECKING:
@@ -92,9 +92,16 @@ async def _run(worker: Worker, ex: UnderClaim, call: Call) -> None:
     except HandlerRaised as raised:
         error = raised.error
         ex.task_changes = changes  # its own turn, if it got that far, has settled its task here
-    except Exception as lost:
-        log.warning("transaction_reply_lost", **worker.about(ex, call), error=repr(lost))
-        outcome = await _look(worker, kept.get("turn"))
+    except ENDS_THE_TASK:
+        raise
+    except BaseException as lost:
+        if ex.abandoned and not isinstance(lost, Exception):
+            raise
+        if "turn" not in kept and not isinstance(lost, Exception):
+            error = lost  # the handler's own: it did not come to an end, so nothing was sent to be committed
+        else:
+            log.warning("transaction_reply_lost", **worker.about(ex, call), error=repr(lost))
+            outcome = await _look(worker, kept.get("turn"))
     ex.running.pop(call.key, None)
     ex.committing = False
     if not ex.abandoned:

@@ -30,6 +30,7 @@ from holdfast.engine.turns import (
     TaskChange,
     Turn,
 )
+from holdfast.handlers.calls import ENDS_THE_PROCESS
 from holdfast.store.port import Claimed, PendingEvent
 from holdfast.worker.inbox import Inbox
 
@@ -317,7 +318,9 @@ class UnderClaim:
     def _committed(self, outcome: Outcome | BaseException) -> None:
         try:
             self._go_on(outcome)
-        except Exception as error:
+        except ENDS_THE_PROCESS:
+            raise
+        except BaseException as error:
             self.worker.broken(self, error)
 
     def _go_on(self, outcome: Outcome | BaseException) -> None:

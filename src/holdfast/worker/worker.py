@@ -29,6 +29,7 @@ from holdfast.engine.replay import Call
 from holdfast.engine.scope import Whose, fields_of
 from holdfast.engine.stacks import error_payload
 from holdfast.engine.turns import Change, NewInstance, Outcome, Turn
+from holdfast.handlers.calls import ENDS_THE_PROCESS
 from holdfast.store.committer import Committer, Watch
 from holdfast.store.port import Claimed, PendingEvent, Place, claimed_at_birth
 from holdfast.worker import running, world
@@ -517,7 +518,9 @@ class Worker:
         idle. (The two ways that every step takes, a result and a commit, have the same lines in place.)"""
         try:
             work(*args)
-        except Exception as error:
+        except ENDS_THE_PROCESS:
+            raise
+        except BaseException as error:  # nothing is awaited here, so not even a CancelledError is this task's own
             self.broken(execution, error)
 
     def broken(self, execution: UnderClaim, error: BaseException) -> None:
