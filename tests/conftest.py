@@ -5,6 +5,7 @@ starts it and hands the port to its workers, so that it outlives each of them.
 """
 
 import asyncio
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,11 +16,19 @@ from holdfast.store.migrate import migrate_postgres
 from tests.api.served import served, served_postgres, served_sqlite  # noqa: F401, fixtures
 from tests.support import size
 from tests.support.browser import browser, context, faults, page  # noqa: F401, fixtures
-from tests.support.postgres import Cluster, Server
+from tests.support.once import find_out_once
+from tests.support.postgres import Cluster, Server, memory_root
 
 # A busy machine is no failure, and a property leaves nothing behind in the tree.
 settings.register_profile("ours", deadline=None, database=None, max_examples=size.sized(60, 200))
 settings.load_profile("ours")
+
+# SQLite waits for the disk at each commit, and so would the tests: most of their wait was this one. What they kill is
+# processes, and their files outlive those in memory, too. Where pytest keeps `tmp_path`, unless somebody said so.
+if memory := memory_root():
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
+
+find_out_once()
 
 cluster_key = pytest.StashKey[Cluster]()
 

@@ -59,6 +59,7 @@ class Target:
         self.api = api
         self.seeds = seeds
         self.session = requests.Session()
+        self.session.trust_env = False  # or it looks for proxies and a .netrc before each request
         self.session.headers["Authorization"] = f"Bearer {api.key}"
         self.statuses: dict[str, dict[int, int]] = {}
 

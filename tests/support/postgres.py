@@ -137,7 +137,7 @@ class Cluster(Server):
         self._user = _unprivileged_user()
         root = _temporary_root(self._user)
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir=root))
-        self.data = Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir=root if durable else _memory_root() or root))
+        self.data = Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir=root if durable else memory_root() or root))
         self.log = self.folder / "postgres.log"
         self._settings = (DURABLE_SETTINGS if durable else FAST_SETTINGS) | dict(settings or {})
         self._guard: subprocess.Popen[bytes] | None = None
@@ -366,7 +366,7 @@ def _temporary_root(user: pwd.struct_passwd | None) -> Path:
     return root if user is None or open_to_all else Path("/tmp")
 
 
-def _memory_root() -> Path | None:
+def memory_root() -> Path | None:
     """Where files live in memory: a new database is hundreds of them, and some disks are slow at that."""
     memory = Path("/dev/shm")
     if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2**30:
