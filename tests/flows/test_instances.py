@@ -239,6 +239,8 @@ EDITS = [
     ("delete from holdfast.history where seq = 3", 3),
     ("update holdfast.instances set hash = x'00' where true", 3),
     ("update holdfast.instances set input = x'32' where true", 1),
+    ("update holdfast.instances set epoch_seq = 2 where true", 1),
+    ("update holdfast.instances set epoch = 1 where true", 1),
 ]
 
 

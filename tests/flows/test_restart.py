@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from holdfast import Context, ForkRefused, Holdfast, RestartRefused, StepInfo
 from holdfast.engine import ids
 from holdfast.store.port import Claimed
 from holdfast.testing import FakeProvider, Harness
-from tests.flows.support import entries, next_worker, query, types
+from tests.flows.support import entries, next_worker, query, tamper, types
 from tests.support.auditor import assert_sound
 
 CALLS: Counter[str] = Counter()
@@ -422,6 +423,29 @@ async def test_a_word_about_an_effect_of_an_earlier_epoch_decides_nothing_in_a_l
         await test.run_until_idle()
         assert (await handle.result(0), calls) == ("paid", [0, 1])
     assert_sound(url)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "change"),
+    [(1, "epoch_seq = epoch_seq + 1"), (1, "epoch_seq = 0, epoch = 0"), (1, "epoch = 3"), (0, "epoch_seq = 6")],
+)
+async def test_a_row_that_tells_of_another_epoch_shows_and_nothing_is_done_again(
+    url: str, provider: FakeProvider, epoch: int, change: str
+) -> None:
+    async with Harness(app(provider), url=url) as test:
+        handle = await test.start("rounds", Round(0, 3))
+        if epoch:
+            await handle.signal("go", 1)
+        await test.advance(minutes=90)
+        assert ((await handle.status()).epoch, len(provider.calls)) == (epoch, epoch + 1)
+        tamper(url, f"update holdfast.instances set {change} where parent_id is null")
+        [fault] = (await test.verify()).faults
+        assert fault.instance_id == handle.id and "begins with row" in fault.fault
+        await handle.signal("go", 2)
+        with capture_logs() as logs:
+            await test.run_until_idle()
+        assert [log["event"] for log in logs if log["log_level"] == "error"] == ["instance_unreadable"]
+        assert len(provider.calls) == epoch + 1
 
 
 async def test_why_tells_of_the_epoch_it_is_in(url: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.engine import codec, ids
-from holdfast.engine.history import INSTANCE_STARTED, first_bad_row
+from holdfast.engine.history import INSTANCE_RESTARTED, INSTANCE_STARTED, first_bad_row
 
 if TYPE_CHECKING:
     from holdfast.app.service import Service
@@ -62,11 +62,15 @@ def _check(at: tuple[str, bytes], row: Any, rows: list[tuple[Any, ...]]) -> tupl
     bad = first_bad_row(at[0], at[1], rows)
     if bad is not None:
         return bad
-    _, _, seq, digest, given, _, _ = row
+    _, _, seq, digest, given, epoch, epoch_seq = row
     if len(rows) < seq:
         return len(rows) + 1, f"the history ends at row {len(rows)}, but the instance had reached row {seq}"
     if seq and rows[seq - 1][7] != digest:
         return seq, "its hash is not the one the instance remembers"
+    # A worker replays from the row that begins the epoch: told of another one, it would do again what was done before.
+    began = [r[0] for r in rows[:seq] if r[1] == INSTANCE_RESTARTED]
+    if (epoch, epoch_seq) != (len(began), began[-1] if began else 0):
+        return began[-1] if began else 1, f"the instance says that epoch {epoch} begins with row {epoch_seq}"
     first = rows[0] if rows else None
     if first is None or first[1] != INSTANCE_STARTED or first[5] is None:
         return None

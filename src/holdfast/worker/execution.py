@@ -87,6 +87,8 @@ class Execution(UnderClaim):
         self.paused = self.replay.journal.pause
         restart = self.replay.journal.restart
         assert self.epoch == (restart.epoch if restart is not None else 0), "its row and its history tell of two epochs"
+        # Else a part of its past is missing, and what was done there would be done again.
+        assert not past or past[0][1] in (h.INSTANCE_STARTED, h.INSTANCE_RESTARTED), "its history begins in the middle"
         self.given = claimed.input if restart is None else bytes(restart.input)
         self.context = Context(
             self.replay, tenant_id=claimed.tenant_id, instance_id=ids.instance_word(claimed.id),

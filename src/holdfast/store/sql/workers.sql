@@ -66,7 +66,7 @@ select stopped_at, liveness from holdfast.workers where tenant_id = '*' and id =
 
 -- name: verify_instances
 -- Every instance with history, a page at a time, with the head its row remembers.
-select tenant_id, id, seq, hash, input, status, locked_by from holdfast.instances
+select tenant_id, id, seq, hash, input, epoch, epoch_seq from holdfast.instances
 where (tenant_id, id) > (:tenant_id, :id) order by tenant_id, id limit :limit
 
 -- name: count_instances
