@@ -33,6 +33,12 @@ CRASH = "tests/crash/test_crash_anywhere.py"
 BIRTH = "tests/flows/test_claimed_from_birth.py"
 CONTROL = "tests/flows/test_control.py -k sqlite"
 MUTANTS = [
+    Mutant("a result is awaited for ever on a clock that stands still", "app/instances.py",
+           "if left is None and (advice := service.waiters.in_vain(began)):", "if False:",
+           "tests/flows/test_instances.py -k 'sqlite and no_clock_will_bring'"),
+    Mutant("a result is given up while the test's clock moves", "testing.py",
+           "if seen != self._seen or", "if self._seen_at == 0.0 or",
+           "tests/flows/test_instances.py -k 'sqlite and moves_the_clock'"),
     Mutant("a start joins Django's connection outside a transaction", "app/joining.py",
            "if not connection.in_atomic_block:", "if False:", "tests/test_web_frameworks.py -k sqlite_is_refused"),
     Mutant("what a fork takes over is counted again", "metrics.py",

@@ -29,6 +29,11 @@ from holdfast.worker.worker import Worker
 
 EPOCH = datetime(2026, 1, 1, 9, 0, tzinfo=UTC)
 TURNS_LIMIT = 100_000
+STILL_SECONDS = 5.0
+IN_VAIN = (
+    "no worker here is busy and the test's clock stands still, so it never ends by itself; "
+    "`await test.finish(handle)` moves the clock until it has ended, `await test.advance(…)` as far as you say"
+)
 RAISED_KEPT = 1_000  # exceptions of instances that failed, for the `__cause__` of what `handle.result()` raises
 
 
@@ -75,6 +80,8 @@ class Harness(Holdfast):
         self._verbose = verbose
         self._kept = kept
         self.test_worker: Worker | None = None
+        self._passes = 0
+        self._seen, self._seen_at = (-1, -1), 0.0
 
     def _make_store(self) -> Any:
         store = make_store(self.url)
@@ -85,6 +92,7 @@ class Harness(Holdfast):
         await super().open(migrate=migrate)
         service = self.service
         service.waiters.keep_raised, service.waiters.keep_locals = RAISED_KEPT, True
+        service.waiters.in_vain = self._in_vain
         self.test_worker = Worker(
             service.store, service.registry, self._liveness or liveness_for(service.store),
             payload_limit=service.payload_limit, on_ended=service.waiters.ended,
@@ -113,6 +121,7 @@ class Harness(Holdfast):
         worker = self.test_worker
         assert worker is not None, "open the harness first: `async with Harness(hf) as test:`"
         for _ in range(TURNS_LIMIT):
+            self._passes += 1
             worker.look_for_suspects()
             claimed, _ = await worker.run_once()
             while worker.busy():
@@ -120,6 +129,15 @@ class Harness(Holdfast):
             if not claimed and not worker.executions:
                 return
         raise AssertionError(f"not idle after {TURNS_LIMIT:,} passes: does a workflow loop without waiting?")
+
+    def _in_vain(self, began: float) -> str:
+        """Advice for a `result()` that has waited for five seconds while nothing here moved: a step that is tried again
+        is due at a moment that does not come by itself. Another task of the test may move the clock, hence the time."""
+        now = asyncio.get_running_loop().time()
+        seen = (self.clock.micros, self._passes)
+        if seen != self._seen or any(worker.busy() for worker in self.service.workers):
+            self._seen, self._seen_at = seen, now
+        return IN_VAIN if now - max(began, self._seen_at) >= STILL_SECONDS else ""
 
     async def advance(self, span: timedelta | None = None, **parts: float) -> None:
         """Move the clock, stopping at every moment something falls due on the way: `advance(days=14)`."""

@@ -48,6 +48,15 @@ def test_the_starter_passes_its_own_test(folder: Path) -> None:
     assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout + done.stderr
 
 
+def test_the_starters_test_shows_the_line_of_a_mistake_and_does_not_hang(folder: Path) -> None:
+    assert run("init").exit_code == 0
+    app = folder / "app.py"
+    app.write_text(app.read_text().replace('order["amount_minor"]', 'order["amuont_minor"]'))
+    done = command(folder, "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", "approved_refund")
+    assert done.returncode == 1 and "1 failed" in done.stdout, done.stdout + done.stderr
+    assert "E       KeyError: 'amuont_minor'" in done.stdout and "app.py:21: KeyError" in done.stdout
+
+
 def test_the_starter_runs(folder: Path) -> None:
     assert run("init").exit_code == 0
     out = folder / "out"

@@ -1,6 +1,7 @@
 """Starting, finding, listing; tenants kept apart; a history whose tampering shows."""
 
 import asyncio
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ from holdfast import (
     Context,
     Holdfast,
     HoldfastError,
+    InstanceFailed,
     InstanceNotFound,
     ResultNotReady,
 )
@@ -180,6 +182,48 @@ async def test_a_caller_who_waits_for_the_result_is_told_when_it_is_there(harnes
     await asyncio.sleep(0)
     await harness.run_until_idle()
     assert await waiting == 5
+
+
+@pytest.mark.parametrize("own_worker", [False, True])
+async def test_a_result_that_no_clock_will_bring_is_refused_with_what_it_waits_for(
+    harness: Harness, own_worker: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.testing.STILL_SECONDS", 0.2)
+
+    @harness.workflow("tries")
+    async def tries(ctx: Context, given: dict[str, Any]) -> Any:
+        return await ctx.step("price", lambda order: order["amuont"], given)
+
+    handle = await harness.start("tries", {"amount": 5})
+    await harness.run_until_idle()
+    async with harness.worker() if own_worker else nullcontext():
+        with pytest.raises(ResultNotReady, match=r"attempt 2 of step 'price'.*clock stands still") as refused:
+            await asyncio.wait_for(handle.result(), 30)
+    assert "test.finish(handle)" in str(refused.value)
+    with pytest.raises(InstanceFailed, match="KeyError: 'amuont'"):
+        await harness.finish(handle)
+
+
+async def test_a_result_is_waited_for_while_another_task_of_the_test_moves_the_clock_or_a_handler_runs(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.testing.STILL_SECONDS", 0.3)
+
+    async def slow() -> str:
+        await asyncio.sleep(1)
+        return "done"
+
+    @harness.workflow("slow")
+    async def slow_one(ctx: Context, given: None) -> Any:
+        await ctx.sleep("rest", timedelta(hours=8))
+        return await ctx.step("slow", slow)
+
+    handle = await harness.start("slow", None)
+    waiting = asyncio.create_task(handle.result())
+    for _ in range(8):
+        await asyncio.sleep(0.1)
+        await harness.advance(hours=1)
+    assert await asyncio.wait_for(waiting, 30) == "done"
 
 
 async def test_a_worker_in_the_background_runs_what_is_started(url: str) -> None:

@@ -394,7 +394,8 @@ async def result(service: Service, tenant_id: str, id_: bytes, timeout: float | 
     """Wait for the end. A worker's word or a hint makes it quick; polling makes it sure."""
     __tracebackhide__ = True  # pytest then shows the author's lines, not ours
     loop = asyncio.get_running_loop()
-    deadline = None if timeout is None else loop.time() + timeout
+    began = loop.time()
+    deadline = None if timeout is None else began + timeout
     pause = 0.02
     raised: BaseException | None = None
     told = service.runs_here(tenant_id, id_)  # then its worker's word comes first, as a rule: no need to look before
@@ -410,6 +411,8 @@ async def result(service: Service, tenant_id: str, id_: bytes, timeout: float | 
                     break
                 if left is not None and left <= 0:
                     raise ResultNotReady(ids.instance_word(id_), status, waiting_on)
+                if left is None and (advice := service.waiters.in_vain(began)):
+                    raise ResultNotReady(ids.instance_word(id_), status, waiting_on, advice)
             ending = await service.waiters.wait(ended, pause if left is None else min(pause, left))
             if ending is not None and ending[0].tenant_id == tenant_id:
                 change, raised = ending

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -35,6 +35,7 @@ class WorkerHere(Protocol):
     def expect(self, born: NewInstance) -> None: ...
     def born(self, born: NewInstance, outcome: Outcome | BaseException) -> None: ...
     def runs(self, tenant_id: str, id_: bytes) -> bool: ...
+    def busy(self) -> bool: ...
     def more_work(self) -> None: ...
     def event_for(self, instance_id: bytes) -> None: ...
 
@@ -52,6 +53,8 @@ class Waiters:
         """What instances died of that ended here, the newest few of them: a caller may ask a moment after the end."""
         self.keep_raised = RAISED_KEPT
         self.keep_locals = False  # of their tracebacks: in a test people look at them, elsewhere they would fill memory
+        self.in_vain: Callable[[float], str] = lambda _began: ""
+        """Why a wait that began then will never end, and what to do about that; empty while it may end."""
 
     @contextmanager
     def waiting(self, id_: bytes) -> Iterator[asyncio.Future[Ending | None]]:

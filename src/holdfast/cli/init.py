@@ -63,8 +63,7 @@ def test_an_approved_refund_is_paid():
         async with Harness(hf) as test:
             handle = await test.start("refund", ORDER)
             await handle.signal("approved", {"by": "ann"})
-            await test.run_until_idle()
-            return await handle.result()
+            return await test.finish(handle)
 
     assert asyncio.run(story())["approved_by"] == "ann"
 

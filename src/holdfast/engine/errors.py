@@ -73,9 +73,12 @@ class ResultNotReady(HoldfastError):
 
     code = "result_not_ready"
 
-    def __init__(self, instance_id: str, status: str, waiting_on: str | None) -> None:
+    def __init__(
+        self, instance_id: str, status: str, waiting_on: str | None,
+        advice: str = "wait longer, or read its history to see why",
+    ) -> None:  # fmt: skip
         on = f" on {waiting_on}" if waiting_on else ""
-        super().__init__(f"instance {instance_id} is still {status}{on}: wait longer, or read its history to see why")
+        super().__init__(f"instance {instance_id} is still {status}{on}: {advice}")
 
 
 class ForkRefused(HoldfastError):
