@@ -33,6 +33,12 @@ CRASH = "tests/crash/test_crash_anywhere.py"
 BIRTH = "tests/flows/test_claimed_from_birth.py"
 CONTROL = "tests/flows/test_control.py -k sqlite"
 MUTANTS = [
+    Mutant("a retry that starts nothing says nothing", "cli/instances.py",
+           "    if before is not None:", "    if False:",
+           "tests/cli/test_instances.py -k 'sqlite and tried_again_already'"),
+    Mutant("a business key of another workflow counts as taken", "cli/instances.py",
+           "for one in (view for view in there if view.id == handle.id):", "for one in there:",
+           "tests/cli/test_instances.py -k 'sqlite and key_that_is_taken'"),
     Mutant("a result is awaited for ever on a clock that stands still", "app/instances.py",
            "if left is None and (advice := service.waiters.in_vain(began)):", "if False:",
            "tests/flows/test_instances.py -k 'sqlite and no_clock_will_bring'"),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from holdfast import Context, EventNotTakenYet, Handle, MigrationView, StepFailed, StoreUnavailable
+from holdfast.cli.main import cli
 from holdfast.testing import Harness, ManualClock
-from tests.cli.support import NO_INSTANCE, Desk
+from tests.cli.support import NO_INSTANCE, REQUEST, Desk, with_state
 
 
 def watched(id_: str) -> dict[str, Any]:
@@ -273,8 +276,8 @@ def test_what_was_moved_is_told_even_if_the_database_goes_away(desk: Desk, monke
 # -- pause, retry, fork, why
 
 
-def failing(desk: Desk) -> str:
-    """A code workflow that failed. The commands need no app: only the worker does."""
+def failing(desk: Desk, start: bool = True) -> str:
+    """A code workflow that failed, or else only a worker for those that are there. The commands need no app."""
 
     async def whole() -> str:
         async with Harness(url=desk.url, clock=ManualClock(datetime.now(UTC))) as test:
@@ -284,9 +287,9 @@ def failing(desk: Desk) -> str:
                 await ctx.step("pack", lambda: "packed")
                 await ctx.step("ship", lambda: 1 / 0, max_attempts=1)
 
-            handle = await test.start("order", 7)
+            id_ = (await test.start("order", 7)).id if start else ""
             await test.run_until_idle()
-            return handle.id
+            return id_
 
     return asyncio.run(whole())
 
@@ -328,6 +331,66 @@ def test_a_failed_instance_goes_on_as_a_new_one(desk: Desk) -> None:
     refused = desk.run("instances", "fork", original, "nowhere", "--yes")
     assert refused.exit_code != 0 and "name one of 'pack', 'ship'" in refused.stderr
     assert "no worker is alive" in desk.ok("instances", "why", fork).stdout
+
+
+def test_one_that_was_tried_again_already_says_as_what_and_what_became_of_it(desk: Desk) -> None:
+    original = failing(desk)
+    assert "or fork it to go on from an earlier step" in desk.ok("instances", "why", original).stdout
+    first = desk.ok("instances", "retry", original)
+    again = first.stdout.strip()
+    assert "was tried again before" not in first.stderr
+    same = desk.ok("instances", "retry", original)
+    assert same.stdout.strip() == again
+    assert f"was tried again before, as {again}, which is pending: nothing was started" in same.stderr
+    assert f"and was tried again as {again}, which is pending" in desk.ok("instances", "why", original).stdout
+    failing(desk, start=False)
+    over = desk.ok("instances", "retry", original)
+    assert f"to go on from that one: holdfast instances retry {again}" in over.stderr
+
+
+def test_a_business_key_that_is_taken_says_that_nothing_was_started(desk: Desk) -> None:
+    desk.publish(REQUEST)
+    given = ("request", "--input", '{"item": "a chair"}', "--business-key", "r-1")
+    first = desk.ok("start", *given)
+    assert "nothing was started" not in first.stderr
+    desk.publish(with_state(REQUEST | {"id": "other"}, "more"))
+    assert "nothing was started" not in desk.ok("start", "other", *given[1:]).stderr
+    again = desk.ok("start", *given)
+    assert again.stdout == first.stdout
+    assert f"business key 'r-1' is of {first.stdout.strip()}, which is pending: nothing was started" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("start", "order", '{"id": 1}'), """given with --input, quoted for the shell, as in --input '{"id": 1}'"""),
+        (("start", "order", "{id:", "1}"), "JSON is given with --input"),
+        (("signal", "ins_1", "approved", '{"by": "ann"}'), "JSON is given with --payload"),
+        (("instances", "send", "ins_1", "approved", "{}"), "JSON is given with --payload"),
+        (("tasks", "complete", "tsk_1", "{}"), "JSON is given with --output"),
+        (("instnaces", "list"), "No such command 'instnaces'. Did you mean 'instances'?"),
+        (("instances", "lst"), "No such command 'lst'."),
+    ],
+)
+def test_a_forgotten_flag_or_a_slip_of_the_fingers_is_answered_with_what_was_meant(
+    files: Desk, words: tuple[str, ...], said: str
+) -> None:
+    files.refused(2, said, *words)
+
+
+def test_an_extra_argument_that_no_flag_takes_has_no_such_hint(files: Desk) -> None:
+    result = files.run("instances", "why", "ins_1", "{}")
+    assert result.exit_code == 2 and "JSON is given" not in result.stderr
+
+
+def test_in_the_wrong_folder_a_command_says_that_nothing_names_a_database_or_an_app(folder: Path) -> None:
+    def said(*words: str) -> str:
+        return CliRunner().invoke(cli, words).stderr
+
+    assert "no --database, app or holdfast.toml here names another" in said("instances", "list")
+    assert "names another" not in said("instances", "list", "--database", "sqlite:///none.db")
+    for words in (("dev",), ("worker",), ("start", "order")):
+        assert "go to a folder whose holdfast.toml names it (`holdfast init` writes one)" in said(*words)
 
 
 def paid(desk: Desk, *, fails: bool = False) -> str:

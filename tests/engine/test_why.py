@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.why import Attempt, Child, Facts, Person, Signal, Timer, Unknown, why
+from holdfast.engine.why import Attempt, Child, Facts, Person, Retried, Signal, Timer, Unknown, why
 
 T = 1_767_258_000_000_000  # 2026-01-01T09:00:00Z
 HELD: dict[str, Any] = {"held_by": "wrk_1", "held_at": T}
@@ -22,7 +22,11 @@ def said(status: str = "waiting", **known: Any) -> str:
     ("known", "words"),
     [
         ({"status": "completed", **HELD}, "It has completed"),
-        ({"status": "failed", "error": "no\nmoney."}, "It failed (no money): retry or fork it"),
+        ({"status": "failed", "error": "no\nmoney."}, "It failed (no money): retry it to go on from there, or fork it"),
+        (
+            {"status": "cancelled", "error": "no", "retried": Retried("ins_2", "waiting")},
+            "It was cancelled (no) and was tried again as ins_2, which is waiting: look at that one.",
+        ),
         ({"status": "cancelled", "error": "enough"}, "It was cancelled (enough)"),
         ({"quarantined_at": T, **HELD}, "The database has been in quarantine since 2026-01-01T09:00:00Z"),
         ({**HELD, "paused": "paused by ann"}, "Worker wrk_1 has held it since 2026-01-01T09:00:00Z and is at work"),

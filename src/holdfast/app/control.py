@@ -52,10 +52,15 @@ async def retry(service: Service, tenant_id: str, id_: bytes, *, reason: str, ac
             status = ended.status
     if status == "completed":
         raise InstanceEnded(ids.instance_word(id_), status, "be tried again")
-    new_id = ids.derived("retry", tenant_id, id_)
+    new_id = retry_id(tenant_id, id_)
     if not again and (repeated := (await plan_fork(service, tenant_id, id_, None)).again):
         raise ForkRefused(ids.instance_word(id_), f"{_named(repeated)}: retry it by itself, where that can be decided")
     return await _fork(service, tenant_id, id_, None, new_id, reason=reason, actor=actor, business_key=None)
+
+
+def retry_id(tenant_id: str, id_: bytes) -> bytes:
+    """Of the instance that a retry makes of one that ended."""
+    return ids.derived("retry", tenant_id, id_)
 
 
 async def fork(

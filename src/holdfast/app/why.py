@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.app.control import retry_id
 from holdfast.app.definitions import CHILD
 from holdfast.app.instances import ENDED, InstanceView, read
 from holdfast.engine import codec, ids
@@ -12,7 +13,7 @@ from holdfast.engine.journal import Recorded, is_paused
 from holdfast.engine.journal import read as read_journal
 from holdfast.engine.moments import micros
 from holdfast.engine.stacks import place_of, summary
-from holdfast.engine.why import AHEAD_MAX, Attempt, Child, Facts, Person, Signal, Timer, Unknown
+from holdfast.engine.why import AHEAD_MAX, Attempt, Child, Facts, Person, Retried, Signal, Timer, Unknown
 from holdfast.engine.why import why as in_words
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ async def facts(service: Service, tenant_id: str, id_: bytes) -> Facts:
         "error": _named(view.error),
     }  # fmt: skip
     if view.status in ENDED:
-        return Facts(**found)
+        return Facts(**found, retried=await _retried(service, tenant_id, id_))
     rows = await service.store.fetch("quarantined_since", tenant_id=tenant_id)
     found["quarantined_at"] = rows[0][0] if rows else None
     found |= await _holder(service, tenant_id, id_)
@@ -52,6 +53,12 @@ async def facts(service: Service, tenant_id: str, id_: bytes) -> Facts:
     if found["run_at"] is not None and found["run_at"] <= found["now"]:
         found |= await _claimants(service, tenant_id, view)
     return Facts(**found)
+
+
+async def _retried(service: Service, tenant_id: str, id_: bytes) -> Retried | None:
+    new = retry_id(tenant_id, id_)
+    rows = await service.store.fetch("read_ending", tenant_id=tenant_id, id=new)
+    return Retried(ids.instance_word(new), rows[0][0]) if rows else None
 
 
 async def _holder(service: Service, tenant_id: str, id_: bytes) -> dict[str, Any]:

@@ -19,13 +19,16 @@ from typing import Any, TypeVar
 
 import click
 
-from holdfast import Holdfast
+from holdfast import Holdfast, StoreUnavailable
 from holdfast.cli.output import notice
 from holdfast.facade import DEFAULT_URL
 from holdfast.settings import OPTIONS, Found, load
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+SETTLED = "go to a folder whose holdfast.toml names it (`holdfast init` writes one)"
 
 
 class Place:
@@ -38,7 +41,9 @@ class Place:
     def load(self) -> tuple[ModuleType, Holdfast]:
         """The app and the module it stands in."""
         if not self.app:
-            raise click.UsageError("this command runs workflows: name the app, --app module:object or HOLDFAST_APP")
+            raise click.UsageError(
+                f"this command runs workflows: name the app, --app module:object or HOLDFAST_APP, or {SETTLED}"
+            )
         module, hf = find_app(self.app)
         if not hf.url_is_given or self._flagged():
             hf.url = self.found.values.database_url or DEFAULT_URL
@@ -71,7 +76,13 @@ class Place:
             async with opened(self.holdfast(), migrate=False) as hf:
                 return await use(hf)
 
-        return run(whole())
+        try:
+            return run(whole())
+        except StoreUnavailable as error:
+            if self.app or self.found.is_set("database_url"):
+                raise
+            # Mostly the wrong folder: the default database is asked for where nothing names one.
+            raise StoreUnavailable(f"{error}; no --database, app or holdfast.toml here names another") from error
 
 
 def place_options(function: F) -> F:

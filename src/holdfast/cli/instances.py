@@ -17,6 +17,8 @@ from holdfast import (
     Holdfast,
     HoldfastError,
     InstanceFailed,
+    InstanceNotFound,
+    InstanceView,
     MigrationView,
     ResultNotReady,
     StoreUnavailable,
@@ -24,7 +26,7 @@ from holdfast import (
 )
 from holdfast.app import control
 from holdfast.cli import finding
-from holdfast.cli.app import Place, opened, place_options, run, tenant_option
+from holdfast.cli.app import SETTLED, Place, opened, place_options, run, tenant_option
 from holdfast.cli.finding import MOMENT, Matching, matching_options
 from holdfast.cli.output import (
     WHOLE_MAX,
@@ -47,6 +49,7 @@ from holdfast.cli.output import (
 from holdfast.cli.refusals import FAILED
 from holdfast.engine import ids
 
+CAN_GO_ON = ("failed", "cancelled")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -69,15 +72,18 @@ def start(
 
     async def whole() -> tuple[dict[str, Any], str | None]:
         async with opened(hf, migrate=_is_embedded(hf)):
+            there = (await hf.instances(tenant=tenant, business_key=business_key)) if business_key else []
             try:
                 handle = await hf.start(workflow, given, tenant=tenant, business_key=business_key, version=version)
             except WorkflowNotRegistered:
                 if place.app:
                     raise
                 raise click.UsageError(
-                    f"no chart {workflow!r} is published here; a code workflow needs its app: --app module:object or "
-                    "HOLDFAST_APP"
+                    f"no chart {workflow!r} is published here; a code workflow needs its app: --app module:object, "
+                    f"HOLDFAST_APP, or {SETTLED}"
                 ) from None
+            for one in (view for view in there if view.id == handle.id):
+                notice(f"business key {business_key!r} is of {one.id}, which is {one.status}: nothing was started")
             if wait_seconds is not None:
                 return await _wait(handle, wait_seconds)
             return {"id": handle.id, "tenant_id": handle.tenant_id, "workflow": workflow}, None
@@ -93,6 +99,13 @@ def start(
     if trouble is not None:
         notice(f"Error: {trouble}")
         raise click.exceptions.Exit(FAILED)
+
+
+async def _if_there(handle: Handle) -> InstanceView | None:
+    try:
+        return await handle.status()
+    except InstanceNotFound:
+        return None
 
 
 def _is_embedded(hf: Holdfast) -> bool:
@@ -159,7 +172,7 @@ def resume(instance: str, reason: str, actor: str, drop_event: bool, place: Plac
 
 @click.group()
 def instances() -> None:
-    """Read instances and their history."""
+    """Read instances and their history, and have them go on."""
 
 
 @instances.command("list")
@@ -274,16 +287,22 @@ def retry(
     the step that failed, and its id is printed. Where it would make an effect once more, that is listed first, and
     wants --actor and a yes; off a terminal --yes and --make-again for each."""
     raw = ids.parse("ins", instance)
-    ended = place.ask(lambda hf: hf.instance(instance, tenant=tenant).status()).status in ("failed", "cancelled")
+    ended = place.ask(lambda hf: hf.instance(instance, tenant=tenant).status()).status in CAN_GO_ON
     if ended:
         decide(place, tenant, instance, None, make_again, yes)
 
-    async def ask(hf: Holdfast) -> Handle:
+    async def ask(hf: Holdfast) -> tuple[Handle, InstanceView | None]:
+        again = hf.instance(ids.instance_word(control.retry_id(tenant, raw)), tenant=tenant)
+        before = await _if_there(again) if ended else None
         # One that ends only now was not decided on: it makes no effect once more.
         new = await control.retry(hf.service, tenant, raw, reason=reason, actor=actor, again=ended)
-        return hf.instance(ids.instance_word(new), tenant=tenant)
+        return hf.instance(ids.instance_word(new), tenant=tenant), before
 
-    handle = place.ask(ask)
+    handle, before = place.ask(ask)
+    if before is not None:
+        notice(f"{instance} was tried again before, as {handle.id}, which is {before.status}: nothing was started")
+        if before.status in CAN_GO_ON:
+            notice(f"to go on from that one: holdfast instances retry {handle.id}")
     if output == "table" and handle.id == instance:
         notice(f"{instance} was asked to try again at once")
     else:

@@ -24,7 +24,7 @@ COMMANDS = {
         "instances:resume",
         "Lift the pause of INSTANCE; or have a parked one looked at again, after what stopped it was mended.",
     ),
-    "instances": ("instances:instances", "Read instances and their history."),
+    "instances": ("instances:instances", "Read instances and their history, and have them go on."),
     "bulk": ("bulk:bulk", "Do one thing to every instance that matches."),
     "definitions": ("definitions:definitions", "Charts: check, publish, draw, compare, try out."),
     "tasks": ("tasks:tasks", "Tasks of charts: list, look, claim, complete, fail."),

@@ -7,6 +7,7 @@ import os
 import re
 import textwrap
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -76,6 +77,14 @@ def _line(error: BaseException) -> str:
     return without_passwords(" ".join(words.split()))
 
 
+def _forgotten_flag(error: click.UsageError) -> str:
+    """`holdfast start order '{…}'`: what to write instead."""
+    if "unexpected extra argument" not in error.message or error.ctx is None:
+        return ""
+    flags = [option.opts[0] for option in error.ctx.command.params if str(option.metavar).startswith("JSON|")]
+    return f"JSON is given with {flags[0]}, quoted for the shell, as in {flags[0]} '{{\"id\": 1}}'" if flags else ""
+
+
 class Commands(click.Group):
     """A group whose commands may raise anything; what comes out is a line and an exit code.
 
@@ -97,6 +106,18 @@ class Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            # click looks for similar names among those that are imported, which are none.
+            if self.places and (similar := get_close_matches(args[0], self.places)) and not args[0].startswith("-"):
+                words = f"{error.message} Did you mean {' or '.join(map(repr, similar))}?"
+                raise click.UsageError(words, error.ctx) from None
+            raise
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Without importing a command for the line that is known of it."""
         room = formatter.width - 6 - max(map(len, self.places))
@@ -109,6 +130,10 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            if hint := _forgotten_flag(error):
+                raise click.UsageError(f"{error.message}: {hint}", error.ctx) from None
+            raise
         except (click.ClickException, click.exceptions.Exit, click.Abort, KeyboardInterrupt, BrokenPipeError):
             raise
         except Exception as error:

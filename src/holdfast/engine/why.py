@@ -35,6 +35,13 @@ class Child(msgspec.Struct, frozen=True):
     status: str
 
 
+class Retried(msgspec.Struct, frozen=True):
+    """The instance that goes on from the step in which this one failed."""
+
+    id: str
+    status: str
+
+
 class Signal(msgspec.Struct, frozen=True):
     name: str
     until: int | None
@@ -61,6 +68,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     now: int
     error: str = ""
+    retried: Retried | None = None
     waiting_on: str = ""
     state: str = ""  # of a chart: where it stands
     run_at: int | None = None
@@ -89,7 +97,11 @@ def why(facts: Facts) -> str:
         return "It has completed: nothing moves it any more."
     if facts.status in ("failed", "cancelled"):
         words = "failed" if facts.status == "failed" else "was cancelled"
-        return f"It {words} ({_plain(facts.error) or 'no error is on record'}): retry or fork it to go on from there."
+        ended = f"It {words} ({_plain(facts.error) or 'no error is on record'})"
+        if facts.retried is not None:
+            new = facts.retried
+            return f"{ended} and was tried again as {new.id}, which is {new.status}: look at that one."
+        return f"{ended}: retry it to go on from there, or fork it to go on from an earlier step."
     if facts.quarantined_at is not None:
         return (
             f"The database has been in quarantine since {moment_text(facts.quarantined_at)}, so no worker claims "
