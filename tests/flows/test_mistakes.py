@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import mypy.api
+import pydantic
 import pytest
 
-from holdfast import Context, Holdfast, Rejected
+from holdfast import BadInput, Context, Holdfast, Rejected
 from holdfast.testing import Harness, ManualClock
 from tests.flows.support import types
 
@@ -308,6 +310,64 @@ async def test_an_input_that_fitted_once_and_does_not_any_more_stands_still(url:
         await test.instance(handle.id).resume("the old type is back", actor="ann")
         await test.run_until_idle()
         assert await test.instance(handle.id).result(timeout=0) == "seven"
+
+
+class Money(pydantic.BaseModel):
+    currency: str
+
+
+class LaterMoney(Money):
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def upgraded(cls, data: Any) -> Any:
+        return {"currency": data["cur"]}
+
+
+class StricterMoney(msgspec.Struct):
+    currency: str
+
+    def __post_init__(self) -> None:
+        assert self.currency == "chf"
+
+
+@pytest.mark.parametrize("kind", [LaterMoney, StricterMoney])
+@pytest.mark.parametrize("what", ["input", "result"])
+async def test_a_type_that_breaks_over_what_was_recorded_stands_still(url: str, what: str, kind: Any) -> None:
+    """Its own code raises, and nothing that pydantic or msgspec would take for a refusal."""
+
+    def version(given_type: Any, loaded_type: Any) -> Holdfast:
+        hf = Holdfast()
+
+        def load() -> Any:
+            return {"currency": "eur"}
+
+        async def order(ctx: Context, given: Any) -> str:
+            await ctx.step("load", load, compensate=lambda: undone.append("load"))
+            await ctx.sleep("a while", 60)
+            return "done"
+
+        load.__annotations__["return"], order.__annotations__["given"] = loaded_type, given_type
+        hf.workflow("order")(order)
+        return hf
+
+    undone.clear()
+    clock = ManualClock()
+    async with Harness(version(Money, Money), url=url, clock=clock) as test:
+        handle = await test.start("order", {"currency": "eur"})
+        await test.run_until_idle()
+    newer = version(kind, Money) if what == "input" else version(Money, kind)
+    async with Harness(newer, url=url, clock=clock) as test:
+        await test.advance(minutes=2)
+        view = await test.instance(handle.id).status()
+        assert view.status == "waiting" and str(view.waiting_on).startswith("parked: "), view
+        assert ("KeyError('cur')" if kind is LaterMoney else "AssertionError") in str(view.waiting_on)
+        if what == "input":
+            with pytest.raises(BadInput, match="does not fit"):
+                await test.start("order", {"currency": "eur"})
+    async with Harness(version(Money, Money), url=url, clock=clock) as test:
+        await test.instance(handle.id).resume("the old type is back", actor="ann")
+        await test.run_until_idle()
+        assert (await test.instance(handle.id).result(timeout=0), undone) == ("done", [])
 
 
 def test_outside_a_body_the_process_is_as_it_was(site: Site) -> None:

@@ -40,7 +40,7 @@ class Definition(msgspec.Struct, frozen=True):
             return self._chart_input(raw, place)
         try:
             return codec.decoder_for(self.input_type)(raw)
-        except (msgspec.ValidationError, msgspec.DecodeError, ValueError) as error:
+        except Exception as error:  # of any kind: an author's type may check more than msgspec and pydantic do
             faults = faults_of(error, place)
             raise BadInput(
                 f"the input does not fit what workflow {self.key!r} version {self.version} expects: {in_words(faults)}",

@@ -31,7 +31,7 @@ def faults_of(error: Exception, before: str = "", model: Any = None) -> list[Mis
     listed = getattr(error, "errors", None)
     if callable(listed):  # pydantic, without depending on it
         return [_misplaced(one["msg"], pointer(before, one["loc"])) for one in _plain(listed)[:FAULTS_MAX]]
-    text = str(error)
+    text = str(error) if isinstance(error, ValueError) else repr(error)  # "KeyError('cur')": its text says too little
     path: list[str | int] = []
     if isinstance(error, msgspec.ValidationError):
         if (place := _PLACE.search(text)) is not None:

@@ -11,8 +11,6 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from holdfast.engine import history as h
 from holdfast.engine.codec import decode, decoder_for
 from holdfast.engine.errors import ChildFailed, EffectAborted, EffectFailed, NotInWorkflow, StepFailed
@@ -114,8 +112,9 @@ class Replay:
             settle(call, type_, words)
             if words.error is not None:
                 self.failed.append(call)
-        except (msgspec.ValidationError, ValueError) as error:
-            self.difference = f"the recorded result of {call.key!r} does not fit its annotation any more: {error}"
+        except Exception as error:  # of any kind: an author's type may check more than msgspec and pydantic do
+            said = str(error) if isinstance(error, ValueError) else repr(error)
+            self.difference = f"the recorded result of {call.key!r} does not fit its annotation any more: {said}"
 
     @property
     def done(self) -> bool:
