@@ -19,7 +19,17 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, PositiveInt
 
-from holdfast import BadInput, Context, HistoryEntry, Holdfast, InstanceEnded, InstanceNotFound, InstanceView, StepInfo
+from holdfast import (
+    BadInput,
+    BusinessKeyTaken,
+    Context,
+    HistoryEntry,
+    Holdfast,
+    InstanceEnded,
+    InstanceNotFound,
+    InstanceView,
+    StepInfo,
+)
 
 hf = Holdfast()
 
@@ -78,7 +88,9 @@ async def bad_input(_request: Request, error: BadInput) -> JSONResponse:
 
 
 @app.exception_handler(InstanceEnded)
-async def ended(_request: Request, error: InstanceEnded) -> JSONResponse:
+@app.exception_handler(BusinessKeyTaken)
+async def conflict(_request: Request, error: InstanceEnded | BusinessKeyTaken) -> JSONResponse:
+    """`BusinessKeyTaken`: this id was used for another amount."""
     return JSONResponse({"detail": str(error)}, status_code=409)
 
 

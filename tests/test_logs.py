@@ -234,10 +234,12 @@ def test_a_person_who_watches_gets_one_short_line_for_an_event(
     log.info("instance_started", **about, version=1)
     log.info("step_completed", **about, step="reserve-stock", attempt=1)
     log.info("waiting", **about, on="signal 'approved' until 2026-11-19T22:27:24Z")
+    log.info("waiting", **about, on="attempt 2 of step 'reserve' until 2026-11-19T22:27:24Z")
     log.warning("step_failed", **about, step="charge", attempt=2, retry_in=60.0, error="E: x", exception="Trace\nE: x")
     log.info("effect_started", **about, task_id=f"tsk_{'0' * 26}abcdef", step="pay/3", attempt=1, mode="keyed")
-    started, completed, waits, failed, *trace, effect = said(capsys).splitlines()
+    started, completed, waits, again, failed, *trace, effect = said(capsys).splitlines()
     assert max(map(len, (started, completed, waits, failed, effect))) <= 100
+    assert """on="attempt 2 of step 'reserve' until 11-19 22:27Z\"""" in again
     assert started[8:] == " [info] instance_started   version=1 of=fulfil-order/f4112a"
     assert """on="signal 'approved' until 11-19 22:27Z\"""" in waits
     assert trace == ["Trace", "E: x"] and "error=" not in failed

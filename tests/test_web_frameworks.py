@@ -100,6 +100,8 @@ def test_a_fastapi_service_starts_waits_answers_with_views_and_ends(url: str, tm
         assert [one["id"] for one in client.get("/refunds", params={"status": "completed"}).json()] == [view["id"]]
         late = client.post(f"/refunds/{view['id']}/approve", params={"by": "bob"})
         assert late.status_code == 409
+        other = client.post("/refunds", json={"id": "o-1", "amount_minor": 4300})
+        assert other.status_code == 409 and "was started with another input" in other.json()["detail"]
         for nobody in (NOBODY, "ins_00", "42", "'; drop table"):
             for path in (f"/refunds/{nobody}", f"/refunds/{nobody}/history", f"/refunds/{nobody}/why"):
                 assert client.get(path).status_code == 404, path

@@ -26,7 +26,7 @@ HIDDEN = "***"
 QUIET = ("httpx", "httpcore", "hpack", "uvicorn", "uvicorn.error", "uvicorn.access", "asyncio")
 ID = re.compile(r"[a-z]{2,4}_[0-9a-f]{32}")
 MOMENT = re.compile(r"\b\d{4}-(\d\d-\d\d)T(\d\d:\d\d)[\d:.]*Z")
-SHORT_MAX = 42  # characters of a value, on a terminal that a person watches
+SHORT_MAX = 54  # characters of a value, on a terminal that a person watches
 # A URL's password, wherever it stands in a text. It ends at the last @ before a space or a slash.
 URL_PASSWORD = re.compile(r"(?P<before>[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/]+(?=@)", re.IGNORECASE)
 # Keys and tokens by the words before them, and our own by how they begin.

@@ -70,3 +70,10 @@ def test_an_unknown_field_of_a_body_names_the_expected_ones(
     [fault] = problem["errors"]
     assert fault["pointer"] == pointer
     assert all(name in fault["detail"].partition(": expected ")[2].split(", ") for name in expected)
+
+
+def test_a_value_that_is_none_of_the_choices_is_told_the_choices(api: Api) -> None:
+    problem = api.refused(422, "validation-failed", "GET /workflow/instances?status=stuck")
+    [fault] = problem["errors"]
+    assert fault["pointer"] == "/query/status/0"
+    assert fault["detail"].startswith("expected one of ") and "waiting" in fault["detail"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pydantic
@@ -73,6 +74,30 @@ def test_an_unknown_field_is_told_the_expected_ones(value: Any, pointer: str) ->
         msgspec.convert(value, Strict)
     [found] = faults_of(caught.value, "", Strict)
     assert found.pointer == pointer and found.detail.endswith("expected name, inner, by_key")
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Paint(msgspec.Struct):
+    colours: list[Colour] = []
+    finish: Literal["matt", "gloss"] | None = None
+
+
+@pytest.mark.parametrize(
+    ("value", "pointer", "said"),
+    [
+        ({"colours": ["red", "green"]}, "/colours/1", "expected one of red, blue"),
+        ({"finish": "rough"}, "/finish", "expected one of gloss, matt"),
+    ],
+)
+def test_a_value_that_is_none_of_the_choices_is_told_the_choices(value: Any, pointer: str, said: str) -> None:
+    with pytest.raises(msgspec.ValidationError) as caught:
+        msgspec.convert(value, Paint)
+    assert faults_of(caught.value, "", Paint) == [Misplaced(pointer, said)]
+    assert faults_of(caught.value) == [Misplaced(pointer, "Invalid enum value")]
 
 
 def test_a_place_that_msgspec_does_not_name_still_gets_an_answer() -> None:

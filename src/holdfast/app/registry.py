@@ -41,7 +41,7 @@ class Definition(msgspec.Struct, frozen=True):
         try:
             return codec.decoder_for(self.input_type)(raw)
         except Exception as error:  # of any kind: an author's type may check more than msgspec and pydantic do
-            faults = faults_of(error, place)
+            faults = faults_of(error, place, self.input_type)
             raise BadInput(
                 f"the input does not fit what workflow {self.key!r} version {self.version} expects: {in_words(faults)}",
                 faults,

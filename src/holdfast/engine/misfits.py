@@ -21,13 +21,15 @@ FAULTS_IN_TEXT = 5
 _PLACE = re.compile(r" - at `(?:key in )?\$(?P<path>.*?)`$", re.DOTALL)
 _PART = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _FIELD = re.compile(r"(?:missing required|contains unknown) field `([^`]+)`")
+_NO_CHOICE = "Invalid enum value"
 _UNKNOWN = re.compile(r"contains unknown field `([^`]+)`")
 
 
 def faults_of(error: Exception, before: str = "", model: Any = None) -> list[Misplaced]:
     """The faults of a value that msgspec, pydantic or an author's check refused, below the pointer `before`.
 
-    With `model`, an unknown field is told the fields that are expected in its place."""
+    With `model`, an unknown field is told the fields that are expected in its place, and a value that is none of
+    the choices the choices."""
     listed = getattr(error, "errors", None)
     if callable(listed):  # pydantic, without depending on it
         return [_misplaced(one["msg"], pointer(before, one["loc"])) for one in _plain(listed)[:FAULTS_MAX]]
@@ -46,6 +48,9 @@ def faults_of(error: Exception, before: str = "", model: Any = None) -> list[Mis
             path.append(unknown[1])
         elif (field := _FIELD.search(text)) is not None:
             path.append(field[1])
+        elif text.startswith(_NO_CHOICE):  # and the value, which may be a secret
+            expected = [] if model is None else _values_at(model, path)
+            text = f"expected one of {', '.join(expected)}" if expected else _NO_CHOICE
     return [_misplaced(text, pointer(before, path))]
 
 
@@ -83,19 +88,33 @@ def _plain(listed: Any) -> list[Any]:
 
 def _fields_at(model: Any, path: list[str | int]) -> list[str]:
     """The fields of the struct that stands at a path of a model; none: nobody can say which."""
-    try:
-        found = [msgspec.inspect.type_info(model)]
-    except TypeError:
-        return []
-    for part in path:
-        found = [inner for one in found for choice in _choices(one) for inner in _inside(choice, part)]
     return [
         field.encode_name
-        for one in found
-        for choice in _choices(one)
+        for choice in _types_at(model, path)
         if isinstance(choice, msgspec.inspect.StructType | msgspec.inspect.DataclassType)
         for field in choice.fields
     ]
+
+
+def _values_at(model: Any, path: list[str | int]) -> list[str]:
+    """The values of the Literal or enum that stands at a path of a model."""
+    found: list[str] = []
+    for choice in _types_at(model, path):
+        if isinstance(choice, msgspec.inspect.LiteralType):
+            found += map(str, choice.values)
+        elif isinstance(choice, msgspec.inspect.EnumType):
+            found += [str(one.value) for one in choice.cls]
+    return found
+
+
+def _types_at(model: Any, path: list[str | int]) -> list[msgspec.inspect.Type]:
+    try:
+        found = _choices(msgspec.inspect.type_info(model))
+    except TypeError:
+        return []
+    for part in path:
+        found = [choice for one in found for inner in _inside(one, part) for choice in _choices(inner)]
+    return found
 
 
 def _choices(info: msgspec.inspect.Type) -> list[msgspec.inspect.Type]:
