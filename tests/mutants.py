@@ -33,6 +33,19 @@ CRASH = "tests/crash/test_crash_anywhere.py"
 BIRTH = "tests/flows/test_claimed_from_birth.py"
 CONTROL = "tests/flows/test_control.py -k sqlite"
 MUTANTS = [
+    Mutant("a handler in a thread ends the process", "handlers/calls.py",
+           "copy_context().run, _contained, function, args", "copy_context().run, function, *args",
+           "tests/flows/test_stacks.py -k 'sqlite and exits_fails_alone'"),
+    Mutant("errors that led to another keep their secrets", "engine/stacks.py",
+           "without_secrets(message_of(one))[:CAUSE_MESSAGE_MAX]", "message_of(one)[:CAUSE_MESSAGE_MAX]",
+           "tests/engine/test_stacks.py -k without_secrets"),
+    Mutant("a secret is looked for after the text was cut", "engine/stacks.py",
+           "without_secrets(message_of(one))[:CAUSE_MESSAGE_MAX]",
+           "without_secrets(message_of(one)[:CAUSE_MESSAGE_MAX])",
+           "tests/engine/test_stacks.py -k without_secrets"),
+    Mutant("a secret that source code spells out is logged", "engine/hiding.py",
+           'NAMED.sub(rf"\\g<before>{HIDDEN}", text)', "text",
+           "tests/flows/test_stacks.py -k 'sqlite and source_line'"),
     Mutant("a retry that starts nothing says nothing", "cli/instances.py",
            "    if before is not None:", "    if False:",
            "tests/cli/test_instances.py -k 'sqlite and tried_again_already'"),

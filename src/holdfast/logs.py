@@ -18,21 +18,15 @@ from typing import Any, Literal
 import structlog
 
 from holdfast.engine import scope
+from holdfast.engine.hiding import HIDDEN, without_secrets
 
 log = structlog.get_logger("holdfast.logs")
 Format = Literal["auto", "console", "json"]
 LEVELS = ("debug", "info", "warning", "error")
-HIDDEN = "***"
 QUIET = ("httpx", "httpcore", "hpack", "uvicorn", "uvicorn.error", "uvicorn.access", "asyncio")
 ID = re.compile(r"[a-z]{2,4}_[0-9a-f]{32}")
 MOMENT = re.compile(r"\b\d{4}-(\d\d-\d\d)T(\d\d:\d\d)[\d:.]*Z")
 SHORT_MAX = 54  # characters of a value, on a terminal that a person watches
-# A URL's password, wherever it stands in a text. It ends at the last @ before a space or a slash.
-URL_PASSWORD = re.compile(r"(?P<before>[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/]+(?=@)", re.IGNORECASE)
-# Keys and tokens by the words before them, and our own by how they begin.
-KEYS = re.compile(
-    r"(?P<before>\b(?:bearer|basic) +)[\w.~+/=-]{8,}|\b(?P<begin>hfst_(?:live|test)_|whsec_)[\w+/=]+", re.IGNORECASE
-)
 SECRET_NAME = re.compile(r"password|passwd|secret|token|authorization|api_?key|private_?key|cookie", re.IGNORECASE)
 
 
@@ -231,11 +225,3 @@ def _redacted(name: str, value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_redacted("", inner) for inner in value]
     return value
-
-
-def without_passwords(text: str) -> str:
-    return URL_PASSWORD.sub(rf"\g<before>{HIDDEN}", text)
-
-
-def without_secrets(text: str) -> str:
-    return KEYS.sub(lambda found: f"{found['before'] or found['begin']}{HIDDEN}", without_passwords(text))

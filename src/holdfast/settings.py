@@ -21,8 +21,9 @@ from typing import Annotated, Any, Literal, get_type_hints
 import msgspec
 
 from holdfast.engine.errors import BadInput
+from holdfast.engine.hiding import HIDDEN, without_passwords
 from holdfast.engine.ids import check_tenant
-from holdfast.logs import HIDDEN, LEVELS, without_passwords
+from holdfast.logs import LEVELS
 
 PREFIX = "HOLDFAST_"
 FILE = "holdfast.toml"

@@ -19,9 +19,9 @@ import structlog
 
 from holdfast.engine import ids
 from holdfast.engine.effects import known_from
+from holdfast.engine.hiding import without_secrets
 from holdfast.engine.replay import Call
 from holdfast.engine.trace import TraceParent, format_traceparent, parse_traceparent
-from holdfast.logs import without_secrets
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, TracerProvider

@@ -278,10 +278,39 @@ class Liar(ExceptionGroup):
         raise RuntimeError("ask somebody else")
 
 
+class NoNames(type):
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise RuntimeError("ask somebody else")
+
+
+class Nameless(Exception, metaclass=NoNames):
+    pass
+
+
+def test_the_words_of_an_error_that_led_to_another_are_kept_without_secrets() -> None:
+    def connect() -> None:
+        try:
+            raise ConnectionError("no answer from postgresql://ann:hunter2@db" + "x" * 1000 + " password=hunter2")
+        except ConnectionError as error:
+            raise RuntimeError("the shop is closed") from error
+
+    failed = caught(connect)
+    [cause] = error_payload(failed)["causes"]
+    assert cause["message"].startswith("no answer from postgresql://ann:***@db") and len(cause["message"]) == 500
+    # A password that stands where the text is cut is hidden before that.
+    cut = RuntimeError("closed")
+    cut.__cause__ = ConnectionError("x" * 450 + " postgresql://ann:hunter2" + "2" * 100 + "@db")
+    assert "hunter2" not in error_payload(cut)["causes"][0]["message"]
+    assert "hunter2" not in traceback_text(failed) + traceback_text(cut)
+
+
 def test_an_exception_that_cannot_be_read_is_kept_all_the_same() -> None:
     mute = caught(_raise, Mute())
     assert error_payload(mute)["message"] == "(its text cannot be read)"
     assert traceback_text(mute).endswith("Mute: (its text cannot be read)")
+    nameless = caught(_raise, Nameless("x"))
+    assert (error_payload(nameless)["type"], error_payload(nameless)["message"]) == ("Error", "x")
     liar = caught(_raise, Liar("group", [ValueError("x")]))
     assert error_payload(liar)["type"] == "Liar" and "Liar" in traceback_text(liar)
 

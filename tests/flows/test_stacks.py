@@ -1,9 +1,12 @@
 """A failed attempt shows the author's line: in the history, in `why`, in the log, and in his own test."""
 
+import asyncio
 import gc
 import json
+import sys
 import weakref
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -345,6 +348,66 @@ def huge() -> None:
 
 def group() -> None:
     raise ExceptionGroup("many", [ValueError("x" * 100_000) for _ in range(1000)])
+
+
+def leaves() -> None:
+    sys.exit("no such option: --amuont")
+
+
+async def test_a_handler_in_a_thread_that_exits_fails_alone(harness: Harness) -> None:
+    @harness.workflow("leaves")
+    async def leaves_the_house(ctx: Context, _: None) -> str:
+        try:
+            await ctx.step("leave", leaves, max_attempts=1)
+        except StepFailed as error:
+            return str(error)
+        return "nothing was raised"
+
+    handle = await harness.start("leaves", None)
+    said = await harness.finish(handle)
+    assert "HandlerExited: the handler raised SystemExit: raise an Exception instead" in said
+    [failed] = await entries(handle, "STEP_FAILED")
+    [cause] = failed.payload["error"]["causes"]
+    assert (cause["type"], cause["message"]) == ("SystemExit", "no such option: --amuont")
+    assert cause["stack"][-1]["function"] == "leaves"
+
+
+async def test_a_source_line_with_a_secret_stands_in_no_log_line_and_no_record(url: str, tmp_path: Path) -> None:
+    script = tmp_path / "spelt.py"
+    script.write_text(SPELT)
+    done = await asyncio.create_subprocess_exec(
+        sys.executable, str(script), url, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    said, _ = await done.communicate()
+    assert done.returncode == 0, said
+    assert b"step_failed" in said and b"in connect" in said and b"password = ***" in said
+    assert b"hunter2" not in said
+
+
+SPELT = """
+import asyncio, sys
+from holdfast import Holdfast, InstanceFailed, logs
+
+hf = Holdfast(sys.argv[1])
+
+def connect():
+    password = "hunter2"; raise ValueError("refused")
+
+@hf.workflow("spelt")
+async def spelt(ctx, given):
+    await ctx.step("connect", connect, max_attempts=1)
+
+async def main():
+    logs.configure("info", format="json")
+    async with hf, hf.worker():
+        handle = await hf.start("spelt", None)
+        try:
+            await handle.result(timeout=60)
+        except InstanceFailed:
+            print((await handle.status()).to_dict(), [entry.to_dict() for entry in await handle.history()])
+
+asyncio.run(main())
+"""
 
 
 @pytest.mark.parametrize("bad", [mute, endless, huge, group])

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from holdfast import HoldfastError
-from holdfast.logs import without_passwords
+from holdfast.engine.hiding import without_passwords
 
 FAILED, USAGE, NOT_FOUND, CONFLICT, UNREACHABLE = 1, 2, 3, 4, 5
 EXIT_CODES = {

@@ -8,7 +8,7 @@ from holdfast import Holdfast, StoreNotMigrated, StoreUnavailable, Verdict
 from holdfast.cli.app import Place, opened, place_options, run
 from holdfast.cli.output import Output, bar, busy, notice, output_option, show_one, show_rows
 from holdfast.cli.refusals import FAILED
-from holdfast.logs import without_passwords
+from holdfast.engine.hiding import without_passwords
 
 
 @click.command()

@@ -25,6 +25,7 @@ from holdfast import Holdfast, logs, settings
 from holdfast.cli.app import F, Place, opened, place_options, run
 from holdfast.cli.health import watched
 from holdfast.cli.output import Output, notice, output_option, show_rows
+from holdfast.engine.hiding import without_passwords
 from holdfast.outside import with_stand_ins
 
 log = structlog.get_logger("holdfast.cli")
@@ -126,7 +127,7 @@ def stand_in(hf: Holdfast, answers: Path | None) -> dict[str, Path]:
 
 
 def introduce(hf: Holdfast, places: Mapping[str, Path]) -> None:
-    click.echo(f"database   {logs.without_passwords(hf.url)}")
+    click.echo(f"database   {without_passwords(hf.url)}")
     named = ", ".join(f"{key} v{version}" for key, version in hf.registry.places())
     handlers = ", ".join(sorted(hf.registry.handler_names()))
     click.echo(f"workflows  {named or 'none in code; charts run as they are published'}")

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.engine import errors
+from holdfast.engine.hiding import without_secrets
 from holdfast.engine.retry import storable
 
 MESSAGE_MAX = 2000  # characters
@@ -107,7 +108,10 @@ def _size(*parts: Any) -> int:
 
 
 def type_of(error: BaseException) -> str:
-    return storable(type(error).__name__[:NAME_MAX])
+    try:
+        return storable(type(error).__name__[:NAME_MAX])
+    except Exception:  # a metaclass may answer anything
+        return "Error"
 
 
 def message_of(error: BaseException, limit: int = MESSAGE_MAX) -> str:
@@ -160,7 +164,8 @@ def causes_of(error: BaseException) -> list[tuple[Cause, Kept]]:
             continue
         seen.add(id(one))
         frames = frames_of(one.__traceback__, CAUSE_FRAMES_MAX)
-        words = type_of(one), message_of(one, CAUSE_MESSAGE_MAX)
+        # The words of other errors than the one an author let out: nobody meant them to be read, so secrets are hidden.
+        words = type_of(one), without_secrets(message_of(one))[:CAUSE_MESSAGE_MAX]
         found.append((Cause(how, *words, [frame for frame, _ in frames]), frames))
         found += _recorded(one)
         line[:0] = _led_to(one)

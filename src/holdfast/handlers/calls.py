@@ -38,6 +38,18 @@ async def call_async(function: Callable[..., Any], args: tuple[Any, ...], timeou
         return await function(*args)
 
 
+class HandlerExited(Exception):
+    """A handler in a thread called `sys.exit()`, or raised KeyboardInterrupt itself: no signal ever lands there."""
+
+
+def _contained(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """The loop would end the process, and every other instance's work with it, for what is this handler's failure."""
+    try:
+        return function(*args)
+    except ENDS_THE_PROCESS as error:
+        raise HandlerExited(f"the handler raised {type(error).__name__}: raise an Exception instead") from error
+
+
 async def call_in_thread(
     pool: ThreadPoolExecutor,
     function: Callable[..., Any],
@@ -46,7 +58,7 @@ async def call_in_thread(
     late: Callable[[asyncio.Future[Any]], None] | None = None,
 ) -> Any:
     """`late` is told the future of a call that outlives its time-out: the thread cannot be stopped."""
-    running = asyncio.get_running_loop().run_in_executor(pool, partial(copy_context().run, function, *args))
+    running = asyncio.get_running_loop().run_in_executor(pool, partial(copy_context().run, _contained, function, args))
     if timeout is None:
         return await running
     try:
