@@ -863,6 +863,7 @@ async def test_a_hop_that_cannot_be_reached_means_nothing_was_done() -> None:
 
 async def test_nothing_of_a_request_is_logged_or_shown(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "httpcore")  # a command that ran in this process before may have raised it
     request = a_request("http://pay.example.org/?k=hush", headers=(("X-Key", "hush"),))
     async with serving(answering(200, b"hush", x_echo="hush")) as server:
         egress = Egress(resolve=Names(NAMES), connect=Dials(server.port))
@@ -872,7 +873,7 @@ async def test_nothing_of_a_request_is_logged_or_shown(caplog: pytest.LogCapture
 
 
 async def test_other_users_of_httpcore_keep_their_log(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "httpcore")
     logging.getLogger("httpcore.http11").debug("theirs")
     assert "theirs" in caplog.text
 
