@@ -17,12 +17,15 @@ TENANTS = itertools.count(1)
 
 
 def points(calm: Meddler, url: str, *what: str) -> list[int]:
-    """Which of the calls of a calm play to meddle with: all of them at full size (`make crashes`), else of each kind of
-    write, and of all reads together, two on SQLite and one on PostgreSQL, where a play takes ten times as long."""
+    """Which of the calls of a calm play to meddle with: all of them at full size (`make crashes`), else on SQLite two
+    of each kind of write and two reads, and on PostgreSQL, where a play takes ten times as long, one commit and one
+    other call."""
+    sqlite = url.startswith("sqlite")
     kinds: dict[str, list[int]] = {}
     for at, name in enumerate(calm.names, 1):
-        kinds.setdefault(name if name in WRITES else "read", []).append(at)
-    dialect, quick = ("sqlite", 2) if url.startswith("sqlite") else ("postgres", 1)
+        kind = (name if name in WRITES else "read") if sqlite else ("commit" if name == "commit" else "other")
+        kinds.setdefault(kind, []).append(at)
+    dialect, quick = ("sqlite", 2) if sqlite else ("postgres", 1)
     return sorted(at for kind, places in kinds.items() for at in sample(places, quick, dialect, kind, *what))
 
 
