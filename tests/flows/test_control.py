@@ -21,6 +21,7 @@ from holdfast.engine.stacks import shown_path
 from holdfast.testing import EPOCH, FakeProvider, Harness
 from tests.flows.support import entries, lose_worker, next_worker, query, types, until
 from tests.support.auditor import assert_sound
+from tests.support.patience import PATIENCE_SECONDS
 
 HOUR = timedelta(hours=1)
 
@@ -924,7 +925,10 @@ async def test_why_nobody_claims_it(harness: Harness, runs: Runs) -> None:
     harness.service.workers[:] = worker
     async with Harness(harness, url=harness.url, clock=harness.clock) as other:
         mine, other.service.workers[:] = other.service.workers[:], []  # it registered with the workflow
-        assert "is the next in queue" in await other.instance(first.id).why()
+        async with asyncio.timeout(PATIENCE_SECONDS):  # on PostgreSQL it lives once its heartbeat has its lock
+            while "no living worker" in (said := await other.instance(first.id).why()):
+                await asyncio.sleep(0.01)
+        assert "is the next in queue" in said
         other.service.workers[:] = mine
 
 
