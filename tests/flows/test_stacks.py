@@ -327,6 +327,10 @@ async def test_why_names_the_authors_line(harness: Harness) -> None:
 # -- hostile exceptions
 
 
+def repr_of_type(error: Exception) -> str:
+    return type(error).__name__
+
+
 class Mute(Exception):
     def __str__(self) -> str:
         raise RuntimeError("not even this")
@@ -408,6 +412,43 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+class MuteTypeError(Mute, TypeError):
+    pass
+
+
+class Liar(Exception):
+    @property
+    def __cause__(self) -> Any:
+        raise RuntimeError("not even this")
+
+    __context__ = __cause__
+
+
+class LyingGroup(ExceptionGroup[Exception]):
+    @property
+    def exceptions(self) -> Any:
+        raise RuntimeError("not even this")
+
+
+@pytest.mark.parametrize("in_body", [False, True])
+@pytest.mark.parametrize("error", [MuteTypeError(), Liar("x"), LyingGroup("x", [ValueError("y")])], ids=repr_of_type)
+async def test_an_exception_that_answers_with_another_one_fails_its_instance_like_any_other(
+    harness: Harness, error: Exception, in_body: bool
+) -> None:
+    def bad() -> None:
+        raise error
+
+    @harness.workflow("hostile")
+    async def hostile(ctx: Context, _: None) -> None:
+        if in_body:
+            bad()
+        await ctx.step("bad", bad, max_attempts=1)
+
+    handle = await harness.start("hostile", None)
+    with pytest.raises(InstanceFailed, match=type(error).__name__):
+        await harness.finish(handle)
 
 
 @pytest.mark.parametrize("bad", [mute, endless, huge, group])

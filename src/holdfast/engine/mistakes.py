@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.errors import BadDefinition, BadInput, ConcurrentName, NotInWorkflow, RestartRefused
+from holdfast.engine.stacks import behind, message_of, type_of
 
 if TYPE_CHECKING:
     from holdfast.engine.replay import Call
@@ -24,14 +25,15 @@ def mistake_in(error: BaseException) -> str | None:
         if link is None:
             return None
         if isinstance(link, OURS) or (isinstance(link, (TypeError, AttributeError)) and _raised_by_us(link)):
-            return f"the workflow's code has a mistake: {type(link).__name__}: {link}"
-        link = link.__cause__ or link.__context__
+            return f"the workflow's code has a mistake: {type_of(link)}: {message_of(link)}"
+        cause, context = behind(link)
+        link = cause or context
     return None
 
 
 def _raised_by_us(error: BaseException) -> bool:
     """Whether a call on `ctx` does not exist, does not fit its signature, or got something it cannot work with."""
-    text = str(error)
+    text = message_of(error)
     if text.startswith(("Context.", "'Context' object")):
         return True
     trace = error.__traceback__

@@ -173,13 +173,24 @@ def causes_of(error: BaseException) -> list[tuple[Cause, Kept]]:
 
 
 def _led_to(error: BaseException) -> Iterator[tuple[str, BaseException]]:
-    if isinstance(error, BaseExceptionGroup):
-        for member in error.exceptions[:MEMBERS_LOOKED_AT]:
-            yield "member", member
-    if error.__cause__ is not None:
-        yield "cause", error.__cause__
-    elif error.__context__ is not None and not error.__suppress_context__:
-        yield "context", error.__context__
+    for member in members_of(error)[:MEMBERS_LOOKED_AT]:
+        yield "member", member
+    cause, context = behind(error)
+    if cause is not None:
+        yield "cause", cause
+    elif context is not None and not error.__suppress_context__:
+        yield "context", context
+
+
+def behind(error: BaseException) -> tuple[BaseException | None, BaseException | None]:
+    """Its cause and its context, past whatever an author's class answers under these names."""
+    kind: Any = BaseException
+    return kind.__cause__.__get__(error), kind.__context__.__get__(error)
+
+
+def members_of(error: BaseException) -> tuple[BaseException, ...]:
+    kind: Any = BaseExceptionGroup
+    return kind.exceptions.__get__(error) if issubclass(type(error), kind) else ()
 
 
 def _recorded(error: BaseException) -> Iterator[tuple[Cause, Kept]]:
@@ -201,8 +212,8 @@ def linked(error: BaseException) -> Iterator[BaseException]:
         if id(one) not in seen:
             seen.add(id(one))
             yield one
-            line += [after for after in (one.__cause__, one.__context__) if after is not None]
-            line += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+            line += [after for after in behind(one) if after is not None]
+            line += members_of(one)
 
 
 def without_machinery(error: BaseException) -> BaseException:

@@ -46,7 +46,7 @@ def _contained(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """The loop would end the process, and every other instance's work with it, for what is this handler's failure."""
     try:
         return function(*args)
-    except ENDS_THE_PROCESS as error:
+    except ENDS_THE_TASK as error:
         raise HandlerExited(f"the handler raised {type(error).__name__}: raise an Exception instead") from error
 
 
