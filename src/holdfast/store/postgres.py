@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import asyncpg
@@ -59,6 +60,7 @@ WRITER_SETTINGS = {
     "application_name": "holdfast",
 }
 
+_id = itemgetter(1)  # of an instance, in a row of its history or of its changes
 NOTHING_KEPT: Mapping[bytes, Head] = {}
 BY_LEASE = "lease"  # the liveness of a worker that holds no session lock
 
@@ -148,6 +150,10 @@ class PostgresCommits:
             "event": batch.events, "consumed": batch.consumed, "effect": batch.effects, "dead": batch.dead_letters,
             "task": batch.tasks, "taskchange": batch.task_changes,
         }  # fmt: skip
+        if len(batch.changes) > 1:
+            # Every batch locks rows of instances by their ids upwards, as `woken` does: else two that meet, a worker's
+            # and a door's, wait for each other until the server ends one of them, a second later.
+            rows["first"], rows["change"] = sorted(batch.first, key=_id), sorted(batch.changes, key=_id)
         shape = (*(bool(rows[part]) for part in PARTS), careful)
         found = self._prepared.get(shape)
         if found is None:

@@ -158,7 +158,8 @@ sent as (
     woken = i.woken + w.events,
     run_at = case when i.locked_by is null and i.completed_at is null
                   then least(coalesce(i.run_at, :now), :now) else i.run_at end
-  from (select tenant_id, instance_id, count(*) as events from sent group by tenant_id, instance_id) w
+  from (select tenant_id, instance_id, count(*) as events from sent group by tenant_id, instance_id
+        order by instance_id) w  -- all lock in this order: see `PostgresCommits._run`
   where i.tenant_id = any(array[w.tenant_id]) and i.id = w.instance_id
 )
 
