@@ -120,6 +120,53 @@ async def test_no_more_are_kept_than_are_allowed_and_none_for_long(url: str, mon
     assert_sound(url)
 
 
+@pytest.mark.parametrize("how", ["signal", "step", "transaction", "child"])
+async def test_a_body_that_gathers_much_is_not_kept(url: str, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    hf = Holdfast("sqlite:///unused.db")
+    much = "x" * 50_000
+
+    def load(*_: Any) -> str:
+        return much
+
+    async def load_async(*_: Any) -> str:
+        return much
+
+    @hf.workflow("kid")
+    async def kid(ctx: Context) -> str:
+        return much
+
+    @hf.workflow("gathers")
+    async def gathers(ctx: Context) -> int:
+        held: list[str] = []
+        while (said := await ctx.wait_for_signal("item")) != -1:
+            if how == "signal":
+                held.append(said)
+            elif how == "step":
+                held.append(await ctx.step("load", load, thread=False))
+            elif how == "child":
+                held.append(await ctx.child("kid", "kid"))
+            else:
+                held.append(await ctx.transaction("load", load if url.startswith("sqlite") else load_async))
+        return sum(map(len, held))
+
+    monkeypatch.setattr(kept, "BYTES_MAX", BODY_BYTES + 4 * len(much))
+    async with Harness(hf, url=url, kept=100) as test:
+        worker = test.test_worker
+        assert worker is not None
+        handle = await test.start("gathers")
+        await test.run_until_idle()
+        there = []
+        for _ in range(6):
+            await handle.signal("item", much if how == "signal" else 1)
+            await test.run_until_idle()
+            there.append(len(worker.kept))
+        assert there[0] == 1 and there[-2:] == [0, 0], there
+        await handle.signal("item", -1)
+        await test.run_until_idle()
+        assert await handle.result(0) == 6 * len(much)
+    assert_sound(url)
+
+
 async def test_what_another_worker_wrote_meanwhile_throws_the_body_away(url: str) -> None:
     """The other one is lost in the middle of its claim: the row's own word on the head of its history is stale."""
     async with Harness(app(), url=url, kept=100) as test:

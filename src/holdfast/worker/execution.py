@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 body_log = structlog.get_logger("holdfast.workflow")
 RUNNABLE = ("step", "transaction", "effect")
 BODY_BYTES = 20_000  # a suspended body with its calls, estimated
-ROW_BYTES = 300  # what it may keep of one call that was answered while it lived, estimated
+ROW_BYTES = 300  # what it may keep of one call that was answered while it lived, beside its result, estimated
 ENTRIES_OF_TURN = 100  # once there are as many, no more is answered in the same turn: the loop serves neighbours, too
 
 
@@ -64,9 +64,9 @@ class Execution(UnderClaim):
         )  # fmt: skip
 
     def weight(self) -> int:
-        """What its body holds in memory, in bytes and roughly: what was replayed, and a little for each row since."""
+        """What its body may hold in memory, in bytes and roughly: what it was ever told, and a little for each row."""
         seq, bytes_ = self._read
-        return BODY_BYTES + bytes_ + ROW_BYTES * (self.seq - seq)
+        return BODY_BYTES + bytes_ + self._told_since + ROW_BYTES * (self.seq - seq)
 
     def is_current(self) -> bool:
         """Whether the code that its body runs is still what is registered under its name and version."""
@@ -83,6 +83,7 @@ class Execution(UnderClaim):
         claimed, worker = self.claimed, self.worker
         past = list(past)
         self._read = (self.seq, sum(len(row[3]) for row in past))  # up to which row, and how many bytes of payloads
+        self._told_since = 0  # bytes of the results that were released live
         self.replay = Replay(read(past))
         self.paused = self.replay.journal.pause
         restart = self.replay.journal.restart
@@ -324,6 +325,7 @@ class Execution(UnderClaim):
         self.release(call, type_, words_from(payload))
 
     def release(self, call: Call, type_: str, words: RowWords) -> None:
+        self._told_since += len(words.result)
         if self.open.pop((call.kind, call.key), None) is not None and call.state.phase is Phase.WAITING:
             self.waits -= 1
         if call.kind == "signal":
@@ -341,6 +343,7 @@ class Execution(UnderClaim):
         if self.undo is not None or call.spec.compensate is not None:
             self.release(call, type_, RowWords(result=msgspec.Raw(result), attempt=attempt))
         else:
+            self._told_since += len(result)
             self.replay.answer_result(call, type_, result)
 
     def _answer_one(self) -> bool:
