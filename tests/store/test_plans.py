@@ -19,6 +19,7 @@ import asyncpg
 import pytest
 
 from holdfast.engine.turns import (
+    ALWAYS,
     Change,
     Consumed,
     DeadLetter,
@@ -177,6 +178,9 @@ def shapes(*, door: bool) -> dict[str, list[Turn]]:
             "acme", id_(n), 1, "waiting", "x", None, release, 9, FAR, b"h", None, None, None, None, None, None
         )
 
+    def end(n: int) -> Change:
+        return change(n)._replace(status="completed", waiting_on=None, woken=ALWAYS, completed_at=9)
+
     def effect(n: int) -> EffectRow:
         return EffectRow(
             "acme", id_(n), id_(n), "s", "manual", "started", 1, "k", b"x", b"{}", 1, HOLDER, 1, 1, 1, 1, None, None,
@@ -204,6 +208,7 @@ def shapes(*, door: bool) -> dict[str, list[Turn]]:
         "steps": [turn(n) for n in claimed],
         "several steps": [turn(n, rows=3) for n in claimed],
         "moves": [turn(n, change=change(n, release=False)) for n in claimed],
+        "ends": [turn(n, change=end(n)) for n in claimed],
         "a child that is told": [
             turn(n, starts=[start(n, by=id_(n))], events=[event(n, id_(FAR + n), by=id_(n))]) for n in claimed
         ],

@@ -119,6 +119,8 @@ def new_instance(
 async def start(service: Service, born: Sequence[NewInstance]) -> list[bytes]:
     """The id of each started instance, or of the one that already has its business key and input."""
     outcomes = await service.start(born)
+    if Outcome.MOVED not in outcomes:  # as a rule
+        return [one.id for one in born]
     return [await found(service, one, outcome) for one, outcome in zip(born, outcomes, strict=True)]
 
 

@@ -130,10 +130,11 @@ class Replay:
             error = cancelled
         return (None, error) if error is not None else (self.main.result(), None)
 
-    def mistake(self) -> str | None:
+    def mistake(self, error: BaseException | None) -> str | None:
         """Of a body that is done: what is wrong with its code, if that is why it ended, or if it ended unawares."""
-        error = self.outcome()[1]
-        return unheard(self.failed, self.loop.children) if error is None else mistake_in(error)
+        if error is not None:
+            return mistake_in(error)
+        return unheard(self.failed, self.loop.children) if self.failed or self.loop.children else None
 
     def replaying(self) -> bool:
         """Whether the journal shows that the body was here before."""

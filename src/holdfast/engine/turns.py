@@ -55,6 +55,9 @@ class NewEvent(NamedTuple):
     sent_by: str | None = None  # whoever sent it, where a door knows
 
 
+ALWAYS = 1 << 62  # `woken` of a change that hands the claim back whatever arrived meanwhile: the instance ends
+
+
 class Change(NamedTuple):
     """What becomes of the instance row: status, wait and claim. Step turns leave the row alone."""
 
@@ -76,6 +79,10 @@ class Change(NamedTuple):
     completed_at: int | None
     definition_version: int | None = None  # another one from here on: the instance was migrated
     epoch_seq: int | None = None  # the row of this turn with which the next epoch begins: the instance restarts
+
+    def ends(self) -> bool:
+        """Whether the instance ends, in the version it has, and nothing that came meanwhile can keep it."""
+        return self.woken == ALWAYS and self.completed_at is not None and self.definition_version is None
 
 
 class EffectRow(NamedTuple):

@@ -233,20 +233,17 @@ class SqliteCommits:
             except apsw.ConstraintError as error:
                 raise _Lost from error
         if batch.changes:
-            released = [change for change in batch.changes if change.release]
-            changed = self.each_chunk(connection, "commit_changes", released)
-            if len(changed) != len(released):
-                raise _Lost
-            kept = {id_ for id_, locked in changed if locked}
-            if len(released) < len(batch.changes):
-                self._move_on(connection, [change for change in batch.changes if not change.release])
+            kept = self._change(connection, batch.changes)
         # What a worker's turn starts or sends may be there already (a child's id is derived): its own row decides.
         facts_decide = len(batch.turns) > 1 or not batch.first
         if batch.starts:
-            started = self.each_chunk(connection, "commit_starts", batch.starts)
-            if len(started) != len(batch.starts) and facts_decide:
+            before = connection.total_changes()
+            self.each_chunk(connection, "commit_starts", batch.starts)
+            if connection.total_changes() - before == len(batch.starts):
+                claimants = self._live(connection, {start.claimed_by for start in batch.starts})
+                kept.update(start.id for start in batch.starts if start.claimed_by in claimants)
+            elif facts_decide:
                 raise _Lost
-            kept.update(id_ for id_, claimed in started if claimed)
         if batch.task_changes:
             people = [change for change in batch.task_changes if change.by is None]
             before = connection.total_changes()
@@ -275,6 +272,41 @@ class SqliteCommits:
         if batch.tasks:
             self.each_chunk(connection, "commit_tasks", batch.tasks)
         return kept
+
+    @staticmethod
+    def _live(connection: apsw.Connection, workers: set[bytes | None]) -> set[bytes | None]:
+        """Those of them who may hold claims."""
+        live = statement("worker_is_live", "sqlite").sql
+        return {one for one in workers if one is not None and connection.execute(live, (one,)).fetchone() is not None}
+
+    def _change(self, connection: apsw.Connection, changes: Sequence[Change]) -> set[bytes]:
+        """Change instances, and say whose claim is kept though it was to be handed back."""
+        ends = [change for change in changes if change.ends()]
+        if ends:
+            self._end(connection, ends)
+            if len(ends) == len(changes):  # as a rule
+                return set()
+            changes = [change for change in changes if not change.ends()]
+        released = [change for change in changes if change.release]
+        changed = self.each_chunk(connection, "commit_changes", released)
+        if len(changed) != len(released):
+            raise _Lost
+        if len(released) < len(changes):
+            self._move_on(connection, [change for change in changes if not change.release])
+        return {id_ for id_, locked in changed if locked}
+
+    @staticmethod
+    def _end(connection: apsw.Connection, changes: Sequence[Change]) -> None:
+        """Nothing is asked back, which is a sixth of the cost of a row."""
+        rows = [
+            (c.status, c.waiting_on, c.seq, c.hash, c.result, c.last_error, c.compensation, c.snapshot,
+             c.current_state, c.completed_at, c.tenant_id, c.id, c.fence)
+            for c in changes
+        ]  # fmt: skip
+        before = connection.total_changes()
+        connection.executemany(statement("commit_ends", "sqlite").sql, rows)
+        if connection.total_changes() - before != len(rows):
+            raise _Lost
 
     def _move_on(self, connection: apsw.Connection, changes: Sequence[Change]) -> None:
         """Changes of instances whose claim stays. Nothing is asked back, which halves the cost of a row."""
@@ -535,16 +567,17 @@ class SqliteStore:
             heads = heads[:limit]
             share, due = statement("claim_share", "sqlite"), statement("due_of_share", "sqlite")
             rows: list[tuple[Any, ...]] = []
-            due_at: dict[bytes, int] = {}
             for tenant_id, key, version in heads:
                 values = {
                     "worker_id": worker_id, "now": now, "queue": queue, "tenant_id": tenant_id, "key": key,
                     "version": version, "alone": alone, "limit": max(limit // len(heads), 1),
                 }  # fmt: skip
-                due_at.update(connection.execute(due.sql, due.bind(values)))
-                rows += connection.execute(share.sql, share.bind(values))
+                found_due = connection.execute(due.sql, due.bind(values)).fetchall()
+                connection.execute(share.sql, share.bind(values))
+                assert connection.changes() == len(found_due), "claimed others than were read"
+                rows += found_due
             connection.execute("commit")
-            return [self._claimed(connection, row, due_at.get(row[1]), kept.get(row[1])) for row in rows], None
+            return [self._claimed(connection, row[:-1], row[-1], kept.get(row[1])) for row in rows], None
 
         assert self._writer is not None
         return await self._writer.ask(work)

@@ -9,11 +9,10 @@ from holdfast.engine import history as h
 from holdfast.engine.charts.snapshots import Waiting
 from holdfast.engine.errors import HoldfastError
 from holdfast.engine.stacks import causes_from
-from holdfast.engine.turns import DeadLetter
+from holdfast.engine.turns import ALWAYS, DeadLetter
 from holdfast.store.port import PendingEvent
 from holdfast.worker import children, settling
 from holdfast.worker.tasks import TaskCall
-from holdfast.worker.turns import ALWAYS
 from holdfast.worker.undo import Undo
 
 if TYPE_CHECKING:

@@ -25,12 +25,12 @@ from holdfast.engine.retry import GiveUp, RetryAt, after_failure
 from holdfast.engine.scope import SCOPE
 from holdfast.engine.signatures import StepInfo
 from holdfast.engine.stacks import error_payload, traceback_text, without_machinery
-from holdfast.engine.turns import NewInstance, Turn
+from holdfast.engine.turns import ALWAYS, NewInstance, Turn
 from holdfast.store.port import Claimed, PendingEvent
 from holdfast.worker import control, effects, forks, undo
 from holdfast.worker.running import step_info
 from holdfast.worker.standing import EffectStanding, Phase, Standing
-from holdfast.worker.turns import ALWAYS, UnderClaim, sent_by, source_line
+from holdfast.worker.turns import UnderClaim, sent_by, source_line
 
 if TYPE_CHECKING:
     from holdfast.app.registry import Definition
@@ -82,7 +82,8 @@ class Execution(UnderClaim):
     def read_journal(self, past: Iterable[Sequence[Any]]) -> None:
         claimed, worker = self.claimed, self.worker
         past = list(past)
-        self._read = (self.seq, sum(len(row[3]) for row in past))  # up to which row, and how many bytes of payloads
+        read_bytes = sum(len(row[3]) for row in past) if past else 0
+        self._read = (self.seq, read_bytes)  # up to which row, and how many bytes of payloads
         self._told_since = 0  # bytes of the results that were released live
         self.replay = Replay(read(past))
         self.paused = self.replay.journal.pause
@@ -185,14 +186,14 @@ class Execution(UnderClaim):
                 self._restart(replay.restart)
                 return
             if self.undo is None and replay.done:
-                error = replay.outcome()[1]
+                value, error = replay.outcome()
                 if error is not None or not self._unfinished():
-                    if (mistake := replay.mistake()) is not None:
+                    if (mistake := replay.mistake(error)) is not None:
                         self._stop(mistake)
                         return
                     if error is not None and undo.begin_failing(self, error):
                         continue
-                    self._finish()
+                    self._finish(value, error)
                     return
             if (self.events.any or self.waits) and self._answer_one():
                 if len(self.entries) >= ENTRIES_OF_TURN:
@@ -548,8 +549,7 @@ class Execution(UnderClaim):
         if self.worker.verbose:
             self.worker.note(self, "instance_restarted", epoch=self.epoch + 1)
 
-    def _finish(self) -> None:
-        value, error = self.replay.outcome()
+    def _finish(self, value: Any, error: BaseException | None) -> None:
         if error is None:
             try:
                 result = codec.encode(value, "the workflow's result", self.worker.payload_limit)

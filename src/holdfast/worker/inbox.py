@@ -19,6 +19,13 @@ class Inbox:
     def __init__(self, events: Sequence[PendingEvent], *, by_name: bool) -> None:
         """`by_name`: a line for each name, as code waits for one. Otherwise one for all, in the order of sending."""
         self._by_name = by_name
+        self._read = False  # most instances are never sent anything: what is below is made when something was read
+        self.any = False  # whether an event stands here; a plain attribute, because every turn asks several times
+        if events:
+            self.fill(events, {})
+
+    def _begin(self) -> None:
+        self._read = True
         self._orders: dict[str, PendingEvent] = {}  # by id, in the order of sending
         self._facts: OrderedDict[str, PendingEvent] = OrderedDict()  # likewise; a dict is slow to give up its front
         self._lines: dict[str, deque[PendingEvent]] = {}  # none is empty
@@ -26,9 +33,6 @@ class Inbox:
         self._whole = True  # no name was left out when names were last read
         self._asked: set[str] = set()  # names that were read one by one since then
         self._taken: set[str] = set()  # ids taken under this claim, perhaps by a turn that is not on disk yet
-        self.any = False  # whether an event stands here; a plain attribute, because every turn asks several times
-        if events:
-            self.fill(events, {})
 
     def __bool__(self) -> bool:
         return self.any
@@ -39,25 +43,26 @@ class Inbox:
     @property
     def orders(self) -> list[PendingEvent]:
         """What operators said about the instance as a whole, in the order of sending."""
-        return list(self._orders.values()) if self._orders else []
+        return list(self._orders.values()) if self.any and self._orders else []
 
     @property
     def facts(self) -> Iterable[PendingEvent]:
         """Everything but orders and signals, in the order of sending. Whoever takes one must begin afresh."""
-        return self._facts.values()
+        return self._facts.values() if self.any else ()
 
     @property
     def names(self) -> Iterator[str]:
         """The lines in which a signal stands."""
-        return iter(self._lines)
+        return iter(self._lines if self.any else ())
 
     def first(self, name: str = "") -> PendingEvent | None:
-        line = self._lines.get(name)
+        line = self._lines.get(name) if self.any else None
         return None if line is None else line[0]
 
     def find(self, id_: str | None) -> PendingEvent | None:
         """A signal that was read, by its event id."""
-        return next((e for line in self._lines.values() for e in line if e.id == id_), None)
+        lines = self._lines.values() if self.any else ()
+        return next((e for line in lines for e in line if e.id == id_), None)
 
     def take(self, event: PendingEvent) -> None:
         """As a rule a signal is the first of its line."""
@@ -77,18 +82,23 @@ class Inbox:
 
     def lacks(self, name: str = "") -> bool:
         """Whether a signal may wait in that line which was not read."""
-        return name not in self._lines and (name in self._more or not (self._whole or name in self._asked))
+        if not self._read or name in self._lines:
+            return False
+        return name in self._more or not (self._whole or name in self._asked)
 
     def asking(self, wanted: Sequence[str] | None = None) -> dict[str, Any]:
         """What to read now: `wanted` lines alone, else the heads of all lines in which nothing stands here."""
         if wanted is not None and self._by_name:
             return {"only": list(wanted)}
+        lines = list(self._lines) if self.any else []
         if self._by_name:
-            return {"skip": list(self._lines)}
-        return {"names": 0 if self._lines else ALL_NAMES}
+            return {"skip": lines}
+        return {"names": 0 if lines else ALL_NAMES}
 
     def fill(self, events: Sequence[PendingEvent], asked: dict[str, Any], *, moved: bool = True) -> None:
         """Take over what was read with these arguments. `moved`: events may have come since the last time."""
+        if not self._read:
+            self._begin()
         self._fill(events, asked, moved)
         self._look()
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import linecache
 from collections import deque
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine import codec, ids
@@ -19,6 +21,7 @@ from holdfast.engine.replay import Call
 from holdfast.engine.scope import Scope, Whose
 from holdfast.engine.stacks import error_payload, linked, message_of, recorded_text, summary, traceback_text, type_of
 from holdfast.engine.turns import (
+    ALWAYS,
     Change,
     Consumed,
     DeadLetter,
@@ -40,8 +43,7 @@ if TYPE_CHECKING:
     from holdfast.worker.worker import Worker
 
 NONE: list[Any] = []  # shared by all turns that write nothing of a kind; never changed
-NO_EFFECTS: dict[bytes, EffectRow] = {}
-ALWAYS = 1 << 62  # a turn that ends the instance hands the claim back whatever arrived meanwhile
+NO_ROWS: Mapping[bytes, Any] = MappingProxyType({})  # likewise
 Told = tuple[Call, int, Any, BaseException | None]  # an effect's call, its attempt, and what it came back with
 
 
@@ -148,10 +150,10 @@ class UnderClaim:
         self.starts: list[NewInstance] = NONE
         self.sends: list[NewEvent] = NONE
         self.consumed: list[Consumed] = NONE
-        self.effect_rows: dict[bytes, EffectRow] = NO_EFFECTS
+        self.effect_rows: dict[bytes, EffectRow] = NO_ROWS  # type: ignore[assignment]
         self.dead_letters: list[DeadLetter] = NONE
-        self.tasks: dict[bytes, NewTask] = {}
-        self.task_changes: dict[bytes, TaskChange] = {}
+        self.tasks: dict[bytes, NewTask] = NO_ROWS  # type: ignore[assignment]
+        self.task_changes: dict[bytes, TaskChange] = NO_ROWS  # type: ignore[assignment]
 
     def beyond_history(self) -> None:
         """This turn writes more than history: give it lists of its own."""

@@ -6,6 +6,18 @@ where queue = :queue and run_at is not null and locked_by is null and tenant_id 
   and (tenant_id, definition_key, definition_version, run_at) > (:tenant_id, :key, :version, 9223372036854775807)
 order by tenant_id, definition_key, definition_version, run_at limit 1
 
+-- name: due_of_share
+-- Those whom claim_share is about to claim, as they will be, and since when each is due. Asked first, because
+-- `returning` knows nothing of what it replaces and costs more than reading; one writer at a time, so both see the same.
+select tenant_id, id, kind, definition_key, definition_version,
+  case when status = 'compensating' then status else 'running' end, input, snapshot,
+  fence + 1, attempts + 1, woken, parent_id, parent_step, trace_id, created_at, created_by, epoch, epoch_seq, run_at
+from holdfast.instances
+where queue = :queue and tenant_id = :tenant_id and definition_key = :key and definition_version = :version
+  and run_at <= :now and run_at is not null and locked_by is null and tenant_id <> '#instances_due'
+  and (attempts >= 2) = :alone
+order by run_at limit :limit
+
 -- name: claim_share
 -- One writer at a time in SQLite, so this cannot race; the PostgreSQL twin adds skip locked.
 update holdfast.instances set
@@ -19,16 +31,6 @@ where (tenant_id, id) in (
     and (attempts >= 2) = :alone
   order by run_at limit :limit
 )
-returning tenant_id, id, kind, definition_key, definition_version, status, input, snapshot,
-  fence, attempts, woken, parent_id, parent_step, trace_id, created_at, created_by, epoch, epoch_seq
-
--- name: due_of_share
--- Since when those are due whom claim_share is about to claim: `returning` would only know what it has set.
-select id, run_at from holdfast.instances
-where queue = :queue and tenant_id = :tenant_id and definition_key = :key and definition_version = :version
-  and run_at <= :now and run_at is not null and locked_by is null and tenant_id <> '#instances_due'
-  and (attempts >= 2) = :alone
-order by run_at limit :limit
 
 -- name: read_history_of
 select seq, type, name, payload, hash, at from holdfast.history

@@ -34,6 +34,15 @@ from c
 where i.tenant_id = c.tenant_id and i.id = c.id and i.fence = c.fence
 returning id, locked_by is not null
 
+-- name: commit_ends
+-- An instance that ends hands its claim back whatever came meanwhile: what `commit_changes` comes to then.
+update holdfast.instances set
+  status = :status, waiting_on = :waiting_on, run_at = null, locked_by = null, attempts = 0, seq = :seq, hash = :hash,
+  result = coalesce(:result, result), last_error = coalesce(:last_error, last_error),
+  compensation = coalesce(:compensation, compensation), snapshot = coalesce(:snapshot, snapshot),
+  current_state = coalesce(:current_state, current_state), completed_at = :completed_at
+where tenant_id = :tenant_id and id = :id and fence = :fence
+
 -- name: commit_moves
 -- An instance that goes on under the same claim: what `commit_changes` comes to when nothing is handed back or ended.
 with c(tenant_id, id, fence, status, waiting_on, seq, hash, snapshot, current_state) as (values {rows})
@@ -58,7 +67,6 @@ select s.tenant_id, s.id, s.kind, s.definition_key, s.definition_version, s.busi
 from s left join holdfast.workers w on w.tenant_id = '*' and w.id = s.claimed_by and w.fenced_at is null
 where true
 on conflict do nothing
-returning id, locked_by is not null
 
 -- name: commit_events
 with e(tenant_id, instance_id, id, kind, name, payload, sent_at, by_id, task_id, sent_by) as (values {rows})
