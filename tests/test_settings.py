@@ -48,6 +48,10 @@ def test_another_file_may_be_named(tmp_path: Path) -> None:
         found(tmp_path, HOLDFAST_CONFIG="gone.toml")
 
 
+def test_a_file_that_an_editor_began_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    assert found(tmp_path, "\ufeffport = 5").values.port == 5
+
+
 def test_the_database_url_may_come_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "url").write_text(f"postgresql://me:{SECRET}@db/shop\n")
     given = found(tmp_path, HOLDFAST_DATABASE_URL_FILE=str(tmp_path / "url"))

@@ -182,7 +182,7 @@ def _from_file(environ: Mapping[str, str], folder: Path) -> tuple[str, dict[str,
     path = (folder / (named or FILE)).absolute()
     origin = named or FILE
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         if named:
             raise BadInput(f"HOLDFAST_CONFIG names {named}, which is not there: correct it, or unset it") from None

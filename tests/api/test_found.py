@@ -244,8 +244,8 @@ def test_a_scope_shows_nothing_of_what_another_opens(served: Served) -> None:
     assert only("instances:read", "tasks:read").ok(f"GET /workflow/instances/{word}")["tasks"]
     graph = f"GET /workflow/definitions/{CHART['id']}/graph"
     assert only("definitions:read")(graph).status_code == 200
-    only("definitions:read").refused(403, "forbidden", f"{graph}?instance={word}")
-    assert only("definitions:read", "instances:read")(f"{graph}?instance={word}").status_code == 200
+    only("definitions:read").refused(403, "forbidden", f"{graph}?instance_id={word}")
+    assert only("definitions:read", "instances:read")(f"{graph}?instance_id={word}").status_code == 200
     quick = {"definition_key": "quick", "business_key": uuid4().hex, "input": {"n": 7}}
     api.ended(api.ok("POST /workflow/instances", quick)["id"])
     there = only("instances:start")("POST /workflow/instances", quick)

@@ -33,10 +33,10 @@ def test_a_chart_is_checked_drawn_tried_out_and_compared_before_it_is_used(api: 
     assert svg.headers["content-type"].startswith("image/svg+xml") and svg.text.startswith("<svg")
     word = api.start(spec["id"])
     api.open_task(word)
-    text = api(f"GET /workflow/definitions/{second['id']}/graph?format=mermaid&instance={word}")
+    text = api(f"GET /workflow/definitions/{second['id']}/graph?format=mermaid&instance_id={word}")
     assert text.status_code == 200 and "stateDiagram" in text.text
     api.refused(
-        422, "validation-failed", f"GET /workflow/definitions/{first['id']}/graph?instance={word}"
+        422, "validation-failed", f"GET /workflow/definitions/{first['id']}/graph?instance_id={word}"
     )  # it is of version 2
     listed = api.ok(f"GET /workflow/definitions?key={spec['id']}")["items"]
     assert [(d["version"], d["spec"]) for d in listed] == [(2, None), (1, None)]

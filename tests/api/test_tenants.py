@@ -170,7 +170,7 @@ def test_foreign_ids_in_bodies_and_queries_say_nothing_either(two: tuple[Api, Se
         (definition, "def_" + uuid4().hex, "POST /workflow/instances", {"definition_id": "(id)"}),
         (definition, "def_" + uuid4().hex, "POST /workflow/definitions/simulate", {"definition_id": "(id)"}),
         (definition, "def_" + uuid4().hex, "GET /workflow/definitions/request/diff?against=(id)", None),
-        (ins, "ins_" + uuid4().hex, "GET /workflow/definitions/request/graph?instance=(id)", None),
+        (ins, "ins_" + uuid4().hex, "GET /workflow/definitions/request/graph?instance_id=(id)", None),
         (ins, "ins_" + uuid4().hex, "GET /workflow/tasks?instance_id=(id)", None),
         (who, "prn_" + uuid4().hex, "POST /workflow/keys", {"principal": "(id)", "name": "x"}),
         (name, "p-" + uuid4().hex[:8], "POST /workflow/keys", {"principal": "(id)", "name": "x"}),

@@ -37,7 +37,7 @@ METHODS: dict[str, tuple[str, Made]] = {
     "lint_definition": ("definitions.lint", lambda c: c.definitions.lint(SPEC)),
     "simulate_definition": ("definitions.simulate", lambda c: c.definitions.simulate(SPEC, events=[{"type": "e"}])),
     "diff_definition": ("definitions.diff", lambda c: c.definitions.diff("a@2", "a@1")),
-    "graph_definition": ("definitions.graph", lambda c: c.definitions.graph("a", format="mermaid", instance=ID)),
+    "graph_definition": ("definitions.graph", lambda c: c.definitions.graph("a", format="mermaid", instance_id=ID)),
     "start_instance": ("instances.start", lambda c: c.instances.start("k", {"a": 1}, business_key="b", wait=1.5)),
     "start_batch": (
         "instances.start_many",

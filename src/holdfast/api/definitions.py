@@ -57,7 +57,7 @@ class DefinitionsQuery(msgspec.Struct, frozen=True):
 
 class GraphQuery(msgspec.Struct, frozen=True):
     format: Literal["svg", "mermaid"] = "svg"
-    instance: str | None = None
+    instance_id: str | None = None
 
 
 class DiffQuery(msgspec.Struct, frozen=True):
@@ -241,22 +241,22 @@ def _spec(found: DefinitionOut) -> Any:
 
 
 async def graph_definition(call: Call, query: GraphQuery) -> Reply:
-    """A picture of the chart: SVG, or Mermaid's text. `instance`: mark where this one stands."""
+    """A picture of the chart: SVG, or Mermaid's text. `instance_id`: mark where this one stands."""
     found = await find(call, call.path["id"])
     _spec(found)
     active = None
-    if query.instance is not None:
+    if query.instance_id is not None:
         if not call.caller.may("instances:read"):
             raise Forbidden(f"{call.actor} may not see where an instance stands: that takes 'instances:read'")
         try:
-            id_ = ids.parse("ins", query.instance)
+            id_ = ids.parse("ins", query.instance_id)
             view = await app_instances.read(call.service, call.tenant_id, id_, steps=False)
             snapshot = await app_instances.snapshot(call.service, call.tenant_id, id_)
         except HoldfastError:
-            raise not_found(query.instance) from None
+            raise not_found(query.instance_id) from None
         if (view.workflow, view.version) != (found.key, found.version):
             words = f"it is an instance of {view.workflow}@{view.version}"
-            raise Problem("validation-failed", words, errors=[Fault(words, "/query/instance")])
+            raise Problem("validation-failed", words, errors=[Fault(words, "/query/instance_id")])
         active = msgspec.json.encode(snapshot["value"]) if snapshot else None
     draw, kind = (svg, "image/svg+xml") if query.format == "svg" else (mermaid, "text/plain; charset=utf-8")
     async with call.doors.thinking:

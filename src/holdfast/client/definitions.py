@@ -92,8 +92,8 @@ class Definitions:
         return await self._connection.read(DiffOut, at("definitions", id, "diff"), query={"against": against})
 
     async def graph(
-        self, id: str, *, format: Literal["svg", "mermaid"] = "svg", instance: str | None = None
+        self, id: str, *, format: Literal["svg", "mermaid"] = "svg", instance_id: str | None = None
     ) -> str:  # fmt: skip
-        """A picture of the chart; `instance`: mark where this one stands."""
-        query = {"format": format, "instance": instance}
+        """A picture of the chart; `instance_id`: mark where this one stands."""
+        query = {"format": format, "instance_id": instance_id}
         return await self._connection.text(at("definitions", id, "graph"), query=query)
