@@ -33,6 +33,9 @@ CRASH = "tests/crash/test_crash_anywhere.py"
 BIRTH = "tests/flows/test_claimed_from_birth.py"
 CONTROL = "tests/flows/test_control.py -k sqlite"
 MUTANTS = [
+    Mutant("a signal that is sent again at the same moment counts as new", "app/service.py",
+           "        if event in self._sent:", "        if False:",
+           "tests/flows/test_waits.py -k 'sqlite and same_signal_id'"),
     Mutant("a handler in a thread ends the process", "handlers/calls.py",
            "copy_context().run, _contained, function, args", "copy_context().run, function, *args",
            "tests/flows/test_stacks.py -k 'sqlite and exits_fails_alone'"),

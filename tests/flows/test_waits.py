@@ -133,7 +133,7 @@ async def test_the_same_signal_id_twice_is_one_signal(harness: Harness) -> None:
         return [await ctx.wait_for_signal("go"), await ctx.wait_for_signal("go", timeout=60)]
 
     handle = await harness.start("twice")
-    assert await handle.signal("go", 1, id="evt-1")
+    assert [await handle.signal("go", 1, id="evt-1") for _ in range(3)] == [True, False, False]
     harness.clock.move(timedelta(seconds=1))
     assert not await handle.signal("go", 1, id="evt-1")
     await harness.run_until_idle()

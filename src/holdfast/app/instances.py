@@ -153,7 +153,8 @@ async def send(
     """Commit a fact for an instance and wake it. False if this very event was there already.
 
     `moved`: only if nothing has happened to it since it was read."""
-    event = NewEvent(tenant_id, id_, event_id, kind, name, payload, service.store.now(), sent_by=sent_by)
+    sent_at = service.sent_at(tenant_id, id_, event_id)
+    event = NewEvent(tenant_id, id_, event_id, kind, name, payload, sent_at, sent_by=sent_by)
     there = await (put(service, event, asked) if moved is None else put_unless_moved(service, event, asked, moved))
     if there is not None and (there[:2] != (kind, name) or there[2] != codec.decode(payload)):
         raise BadInput(

@@ -110,6 +110,7 @@ class Service:
         self.policies = Policies(store)
         self.waiters = Waiters()
         self.callers = Callers(self)
+        self._moment, self._sent = 0, set[tuple[str, bytes, str]]()
         self.workers: list[WorkerHere] = []
         self.closed = False
 
@@ -166,6 +167,19 @@ class Service:
         refuse_in_transaction()
         if self.closed:  # nobody commits any more: who asks would wait for ever
             raise HoldfastError("the store was closed: take this anew from the Holdfast that is open now")
+
+    def sent_at(self, tenant_id: str, instance_id: bytes, event_id: str) -> int:
+        """When an event is sent: now, and a moment later for one that was sent at this very moment already. A commit
+        that is repeated knows its own event by id and moment; in a test, where the clock stands still, a second
+        `signal(…, id=…)` would be taken for that."""
+        now = self.store.now()
+        if now != self._moment:
+            self._moment, self._sent = now, set()
+        event = (tenant_id, instance_id, event_id)
+        if event in self._sent:
+            return now + 1
+        self._sent.add(event)
+        return now
 
     def runs_here(self, tenant_id: str, id_: bytes) -> bool:
         """Whether a worker in this process is at it, and so will say how it ends."""
