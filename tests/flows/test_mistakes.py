@@ -9,6 +9,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ import mypy.api
 import pydantic
 import pytest
 
-from holdfast import BadInput, Context, Holdfast, Rejected
+from holdfast import BadInput, Context, Holdfast, NotApplied, Rejected
 from holdfast.testing import Harness, ManualClock
 from tests.flows.support import types
+from tests.support.auditor import assert_sound
 
 Body = Callable[[Context], Any]
 
@@ -281,6 +283,90 @@ async def test_the_world_is_open_to_whatever_a_body_asks_for(url: str, site: Sit
             assert (view.status, view.compensation) == ("failed", "complete")
         else:
             assert view.result == "done"
+
+
+def no_answer() -> str:
+    raise ConnectionResetError("no answer")
+
+
+async def pays(ctx: Context) -> Any:
+    await ctx.step("book", lambda: 1)
+    return await ctx.effect("pay", no_answer)
+
+
+@pytest.mark.parametrize("end", ["returns", "restarts", "raises", "sleeps, then returns"])
+async def test_a_body_does_not_end_without_an_effect_of_unknown_outcome(url: str, end: str) -> None:
+    """Its call was taken out of the code while nobody knew whether it was paid."""
+
+    async def without(ctx: Context) -> Any:
+        if end.startswith("sleeps"):
+            await ctx.sleep("a while", 1)
+        if end == "restarts" and not ctx.epoch:
+            ctx.restart()
+        if end == "raises":
+            raise ValueError("no money")
+        return "nothing to pay"
+
+    clock = ManualClock()
+    async with Harness(deploy(pays), url=url, clock=clock) as test:
+        handle = await test.start("order")
+        await test.run_until_idle()
+        [effect] = await test.effects.list(state="outcome_unknown")
+    async with Harness(deploy(without), url=url, clock=clock) as test:
+        again = test.instance(handle.id)
+        await again.resume("deployed", actor="ann")
+        await test.advance(minutes=1)
+        view = await again.status()
+        assert (view.status, view.epoch) == ("waiting", 0)
+        assert "nobody knows the outcome of effect 'pay' yet" in str(view.waiting_on)
+        await again.cancel("enough", actor="ann")
+        await test.run_until_idle()
+        assert (await again.status()).status == "waiting"
+    async with Harness(deploy(pays), url=url, clock=clock) as test:
+        await test.effects.resolve(effect.id, "happened", result="paid", actor="ann", reason="the bank has it")
+        await test.run_until_idle()
+        assert (await test.instance(handle.id).status()).status == "cancelled"
+        assert [one.id for one in await test.effects.list(state="resolved")] == [effect.id]
+    assert_sound(url)
+
+
+async def test_a_step_may_be_added_before_an_effect_of_unknown_outcome(url: str) -> None:
+    async def more(ctx: Context) -> Any:
+        await ctx.step("check", lambda: 1)
+        await ctx.sleep("a while", 1)
+        return await pays(ctx)
+
+    clock = ManualClock()
+    async with Harness(deploy(pays), url=url, clock=clock) as test:
+        handle = await test.start("order")
+        await test.run_until_idle()
+        [effect] = await test.effects.list(state="outcome_unknown")
+    async with Harness(deploy(more), url=url, clock=clock) as test:
+        await test.instance(handle.id).resume("deployed", actor="ann")
+        await test.advance(minutes=1)
+        assert "a person: the outcome of effect 'pay'" in str((await test.instance(handle.id).status()).waiting_on)
+        await test.effects.resolve(effect.id, "happened", result="paid", actor="ann", reason="the bank has it")
+        await test.run_until_idle()
+        assert await test.instance(handle.id).result(timeout=0) == "paid"
+
+
+async def test_an_effect_that_is_known_not_to_have_happened_may_be_taken_out(url: str) -> None:
+    def busy() -> None:
+        raise NotApplied("busy")
+
+    async def later(ctx: Context) -> Any:
+        await ctx.effect("pay", busy, backoff=timedelta(hours=1))
+
+    async def without(ctx: Context) -> str:
+        return "nothing to pay"
+
+    clock = ManualClock()
+    async with Harness(deploy(later), url=url, clock=clock) as test:
+        handle = await test.start("order")
+        await test.run_until_idle()
+    async with Harness(deploy(without), url=url, clock=clock) as test:
+        await test.advance(hours=2)
+        assert await test.instance(handle.id).result(timeout=0) == "nothing to pay"
 
 
 async def test_an_input_that_fitted_once_and_does_not_any_more_stands_still(url: str) -> None:

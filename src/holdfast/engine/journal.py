@@ -141,6 +141,14 @@ class Recorded(msgspec.Struct):
     opened_type: str = ""
     args: bytes = b""
     args_hash: str = ""
+    asked: bool = False  # the body has asked for it again
+
+    @property
+    def is_open_effect(self) -> bool:
+        """Whether it is an effect that may have happened, and nobody knows yet."""
+        if self.kind != "effect" or self.answer_seq or self.opened is None:
+            return False
+        return self.opened.unknown or self.opened_type in (h.EFFECT_STARTED, h.EFFECT_UNKNOWN)
 
 
 class Journal(msgspec.Struct):

@@ -136,6 +136,18 @@ class Replay:
             return mistake_in(error)
         return unheard(self.failed, self.loop.children) if self.failed or self.loop.children else None
 
+    def forgotten(self) -> str | None:
+        """Of a body that is done, or asks to begin again: an effect of unknown outcome that its code once asked for.
+        With the body's end nobody would settle it any more."""
+        calls = self.journal.calls.items()
+        names = [repr(name) for (_, name), recorded in calls if recorded.is_open_effect and not recorded.asked]
+        if not names:
+            return None
+        return (
+            f"nobody knows the outcome of effect {', '.join(names[:5])} yet, and the code does not ask for it any more"
+            "; put it back until that is settled"
+        )
+
     def replaying(self) -> bool:
         """Whether the journal shows that the body was here before."""
         journal = self.journal
@@ -159,6 +171,7 @@ class Replay:
             self._ahead = True
         else:
             self.met += 1
+            recorded.asked = True
             difference = contradiction(key, kind, args, args_hash, recorded)
             if difference is not None:
                 # Never an exception: an author's `except Exception` must not swallow it. The call stays open.

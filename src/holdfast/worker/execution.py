@@ -158,6 +158,7 @@ class Execution(UnderClaim):
             self.replay.begin(self.definition.function, self.context, given)
         finally:
             SCOPE.reset(token)
+        self._compare_end()
         if self.replay.journal.ending_type and self.replay.difference is None:
             self._collect()
             undo.resume(self)
@@ -179,6 +180,8 @@ class Execution(UnderClaim):
                 continue
             if self.paused is not None:
                 break
+            if replay.journal.calls:
+                self._compare_end()
             if replay.difference is not None:
                 self._park()
                 return
@@ -206,6 +209,13 @@ class Execution(UnderClaim):
                 continue
             break
         self._dispatch()
+
+    def _compare_end(self) -> None:
+        """A body must not come to its end without what its journal has open. What runs is awaited first."""
+        replay = self.replay
+        ends = replay.done or replay.restart is not None
+        if ends and self.undo is None and replay.difference is None and not self.running:
+            replay.difference = replay.forgotten()
 
     def _unfinished(self) -> bool:
         """A workflow that returned without awaiting everything ends when what it started has settled."""
