@@ -153,8 +153,8 @@ async def test_in_dev_mails_land_in_a_folder_and_the_model_says_what_is_written_
         assert await claim("a train to the customer") == ("approve", {})
         assert await claim("flowers for the office") == ("refuse", {})
     assert place.mails() == ["Your claim"] * 2
-    assert f"mails      {place.folder / '.holdfast/mailbox'}\n" in place.said()
-    assert f"answers    {place.folder / '.holdfast/answers.jsonl'}\n" in place.said()
+    assert f"mails      {place.folder / '.holdfast/mailbox'}  (no mail server is set up: " in place.said()
+    assert f"answers    {place.folder / '.holdfast/answers.jsonl'}  (no model is set up: " in place.said()
 
 
 async def test_an_answer_that_is_missing_is_asked_for_and_may_be_added_while_dev_runs(place: Place) -> None:

@@ -126,6 +126,12 @@ def stand_in(hf: Holdfast, answers: Path | None) -> dict[str, Path]:
     return places
 
 
+STAND_INS = {
+    "mails": "no mail server is set up: mails land there",
+    "answers": "no model is set up: AI tasks are answered from there",
+}
+
+
 def introduce(hf: Holdfast, places: Mapping[str, Path]) -> None:
     click.echo(f"database   {without_passwords(hf.url)}")
     named = ", ".join(f"{key} v{version}" for key, version in hf.registry.places())
@@ -134,7 +140,7 @@ def introduce(hf: Holdfast, places: Mapping[str, Path]) -> None:
     if handlers:
         click.echo(f"handlers   {handlers}")
     for what, path in places.items():
-        click.echo(f"{what:<10} {path}")
+        click.echo(f"{what:<10} {path}  ({STAND_INS[what]})")
     click.echo("Ctrl-C stops; run again, also after a kill -9, and it goes on where it was.")
     sys.stdout.flush()
 
