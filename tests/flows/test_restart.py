@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from holdfast import Context, ForkRefused, Holdfast, RestartRefused, StepInfo
 from holdfast.engine import ids
 from holdfast.store.port import Claimed
-from holdfast.testing import FakeProvider, Harness
+from holdfast.testing import FakeProvider, Harness, ManualClock
 from tests.flows.support import entries, next_worker, query, tamper, types
 from tests.support.auditor import assert_sound
 
@@ -446,6 +446,41 @@ async def test_a_row_that_tells_of_another_epoch_shows_and_nothing_is_done_again
             await test.run_until_idle()
         assert [log["event"] for log in logs if log["log_level"] == "error"] == ["instance_unreadable"]
         assert len(provider.calls) == epoch + 1
+
+
+async def test_a_child_of_an_earlier_epoch_does_not_answer_for_the_next_ones(url: str) -> None:
+    """The code was changed under it: it restarts without the child that it had begun."""
+
+    def deploy(body: Any) -> Holdfast:
+        hf = Holdfast("sqlite:///unused.db")
+
+        @hf.workflow("kid")
+        async def kid(ctx: Context, n: int) -> str:
+            await ctx.sleep("nap", timedelta(hours=1 + n))
+            return f"kid {n}"
+
+        hf.workflow("parent")(body)
+        return hf
+
+    async def before(ctx: Context, n: int) -> str:
+        return str(await ctx.child("kid", "kid", n))
+
+    async def after(ctx: Context, n: int) -> str:
+        if not ctx.epoch:
+            ctx.restart(1)
+        return str(await ctx.child("kid", "kid", n))
+
+    clock = ManualClock()
+    async with Harness(deploy(before), url=url, clock=clock) as test:
+        handle = await test.start("parent", 0)
+        await test.run_until_idle()
+    async with Harness(deploy(after), url=url, clock=clock) as test:
+        again = test.instance(handle.id)
+        await again.resume("deployed", actor="ann")
+        await test.advance(minutes=90)
+        assert ((await again.status()).status, (await again.status()).epoch) == ("waiting", 1)
+        await test.advance(hours=2)
+        assert await again.result(0) == "kid 1"
 
 
 async def test_why_tells_of_the_epoch_it_is_in(url: str) -> None:

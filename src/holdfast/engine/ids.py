@@ -77,6 +77,11 @@ def child_id(tenant_id: str, parent_id: bytes, step: str, epoch: int = 0) -> byt
     return derived("child", tenant_id, parent_id, step, *([str(epoch)] if epoch else ()))
 
 
+def child_event(child: bytes) -> str:
+    """The id of the event by which a child tells its parent that it has ended."""
+    return f"child:{child.hex()}"
+
+
 def idempotency_key(effect: bytes) -> str:
     """What the provider sees: the same for every attempt of one effect."""
     word = effect.hex()

@@ -362,8 +362,10 @@ class Execution(UnderClaim):
         now = self.worker.now()
         for event in self.events.facts:
             if event.kind == "child" and (call := self.open.get(("child", event.name))) is not None:
-                self._child_ended(call, event)
-                return True
+                if event.id == ids.child_event(ids.child_id(self.tenant_id, self.id, call.key, self.epoch)):
+                    self._child_ended(call, event)
+                    return True
+                continue  # a child of an earlier epoch, which the code then did not ask for any more
             call = self.open.get(("effect", event.name)) if event.kind == "resolution" else None
             if call is not None and effects.resolved(self, call, event):
                 return True

@@ -285,7 +285,7 @@ class UnderClaim:
             NewEvent(
                 self.tenant_id,
                 parent,
-                f"child:{self.id.hex()}",
+                ids.child_event(self.id),
                 "child",
                 self.claimed.parent_step or "",
                 payload,
