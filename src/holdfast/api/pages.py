@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from shlex import quote
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from holdfast.api.endpoints import ANYONE, PUBLIC, Endpoint
-from holdfast.api.openapi import ABOUT, TAGS, document, problems_of
+from holdfast.api.openapi import ABOUT, TAGS, problems_of
 from holdfast.api.problems import PROBLEMS
 
 STYLE = """
@@ -50,8 +50,7 @@ class DocsPage:
 
     Made once; what differs from request to request, the server's address and who is logged in, is put in then."""
 
-    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
-        schemas = document(endpoints)["components"]["schemas"]
+    def __init__(self, endpoints: Sequence[Endpoint], schemas: Mapping[str, Any]) -> None:
         about = "".join(f"<p>{_code(escape(part))}</p>" for part in ABOUT.split("\n\n"))
         menu = "".join(f'<a href="#{tag}">{tag}</a>' for tag in [*TAGS, "models"])
         parts = [f'<h1>Holdfast API</h1>{WHO}{about}<nav>{menu}<a href="/openapi.json">openapi.json</a></nav>']

@@ -104,8 +104,9 @@ class Doors:
         self.thinking = asyncio.Semaphore(2)  # charts that are drawn or tried out: pure work, off the loop
         self.oidc = Oidc(settings) if settings.oidc_issuer else None
         self.endpoints = table()
-        self.described = msgspec.json.encode(document(self.endpoints, settings.public_url))  # both are asked for often
-        self.page = DocsPage(self.endpoints)
+        description = document(self.endpoints, settings.public_url)
+        self.described = msgspec.json.encode(description)  # both are asked for often
+        self.page = DocsPage(self.endpoints, description["components"]["schemas"])
         self._routed = dict(routed or {})  # tenant → service
 
     def service_for(self, tenant_id: str) -> Service:
