@@ -55,17 +55,26 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spread the tests of real processes, which mostly wait, evenly among the others, which mostly compute: at the end
-    of a run on two processes, neither waits alone."""
-    waiting = [item for item in items if item.path.parent.name == "processes" and item.path.name != "test_auditor.py"]
+    """Spread the tests of real processes, which mostly wait, evenly among the others, which mostly compute, over the
+    first three quarters of what each process of the run gets: at the end, none waits alone for a long one."""
+    waiting = [item for item in items if mostly_waits(item)]
     apart = set(waiting)
     others = [item for item in items if item not in apart]
     if not waiting or not others:
         return
-    every = len(others) / len(waiting)
-    places = {id(item): (n * every, 0) for n, item in enumerate(waiting)}
+    shares = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    share = len(others) / shares
+    every = 0.75 * share / -(-len(waiting) // shares)
+    places = {id(item): (n % shares * share + n // shares * every, 0) for n, item in enumerate(waiting)}
     places |= {id(item): (float(n), 1) for n, item in enumerate(others)}
     items.sort(key=lambda item: places[id(item)])
+
+
+def mostly_waits(item: pytest.Item) -> bool:
+    folder, file = item.path.parts[-2:]
+    if folder == "processes":
+        return file != "test_auditor.py"
+    return (folder, file) in (("api", "test_restart.py"), ("store", "test_plain_postgres.py"))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

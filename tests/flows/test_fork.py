@@ -16,6 +16,7 @@ import pytest
 
 from holdfast import Holdfast
 from tests.flows.support import query
+from tests.support.size import sized
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 90  # a hang is a failure, not a wait
@@ -229,7 +230,7 @@ async def locks_of_workers(hf: Holdfast) -> int:
     return int(count)
 
 
-@pytest.mark.parametrize("times", [20])
+@pytest.mark.parametrize("times", [sized(8, 20)])
 def test_forks_while_other_threads_commit_hang_nowhere(url: str, times: int) -> None:
     said = run(url, f"""
 import threading
