@@ -391,6 +391,7 @@ def test_in_the_wrong_folder_a_command_says_that_nothing_names_a_database_or_an_
     assert "names another" not in said("instances", "list", "--database", "sqlite:///none.db")
     for words in (("dev",), ("worker",), ("start", "order")):
         assert "go to a folder whose holdfast.toml names it (`holdfast init` writes one)" in said(*words)
+    assert list(folder.iterdir()) == []
 
 
 def paid(desk: Desk, *, fails: bool = False) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -69,6 +70,8 @@ def start(
     """Start an instance of WORKFLOW; prints its id, or with --wait its result."""
     given = read_json(input_, "--input")
     hf = place.load()[1] if place.app else place.holdfast()  # a published chart needs no app
+    if not place.app and _is_embedded(hf) and not Path(hf.url.removeprefix("sqlite:///")).exists():
+        raise _not_here(workflow)  # and no file is left in what is the wrong folder, as a rule
 
     async def whole() -> tuple[dict[str, Any], str | None]:
         async with opened(hf, migrate=_is_embedded(hf)):
@@ -78,10 +81,7 @@ def start(
             except WorkflowNotRegistered:
                 if place.app:
                     raise
-                raise click.UsageError(
-                    f"no chart {workflow!r} is published here; a code workflow needs its app: --app module:object, "
-                    f"HOLDFAST_APP, or {SETTLED}"
-                ) from None
+                raise _not_here(workflow) from None
             for one in (view for view in there if view.id == handle.id):
                 notice(f"business key {business_key!r} is of {one.id}, which is {one.status}: nothing was started")
             if wait_seconds is not None:
@@ -106,6 +106,13 @@ async def _if_there(handle: Handle) -> InstanceView | None:
         return await handle.status()
     except InstanceNotFound:
         return None
+
+
+def _not_here(workflow: str) -> click.UsageError:
+    return click.UsageError(
+        f"no chart {workflow!r} is published here; a code workflow needs its app: --app module:object, "
+        f"HOLDFAST_APP, or {SETTLED}"
+    )
 
 
 def _is_embedded(hf: Holdfast) -> bool:
