@@ -588,6 +588,8 @@ MUTANTS = [
     Mutant("a child of an earlier epoch answers for the next one's", "worker/execution.py",
            "if event.id == ids.child_event(ids.child_id(self.tenant_id, self.id, call.key, self.epoch)):", "if True:",
            "tests/flows/test_restart.py -k 'sqlite and answer_for'"),
+    Mutant("a worker that stops leaves its next incarnation behind", "worker/worker.py",
+           "if self._renewal is not None:", "if False:", "tests/flows/test_workers.py -k 'sqlite and leaves_nobody'"),
     Mutant("a body that awaits what it cancelled ends its worker's loop", "engine/replay.py",
            "except asyncio.CancelledError as cancelled:", "except ZeroDivisionError as cancelled:",
            "tests/flows/test_odd_failures.py -k 'sqlite and body'"),

@@ -60,6 +60,37 @@ async def test_a_fenced_worker_that_cannot_register_at_once_tries_until_it_can(u
         assert not failures
 
 
+async def test_a_worker_that_is_stopped_while_it_begins_again_leaves_nobody_behind(url: str) -> None:
+    app = make(url)
+    async with app:
+        async with app.worker(poll_seconds=0.01) as worker:
+            store = app.service.store
+            first, write, release = worker.id, store.write, store.release_worker
+            registering = asyncio.Event()
+
+            async def slow_write(name: str, **values: Any) -> int:
+                if name == "register_worker":
+                    registering.set()
+                    await asyncio.sleep(0.05)
+                return await write(name, **values)
+
+            async def slow_release(worker_id: bytes, by: bytes, *, stopped: bool) -> int:
+                if stopped and worker_id == first:
+                    await until(lambda: worker.id != first)  # the next one has come in between
+                return await release(worker_id, by, stopped=stopped)
+
+            store.write, store.release_worker = slow_write, slow_release  # type: ignore[method-assign]
+            with capture_logs():
+                await release(first, b"x" * 16, stopped=False)
+                worker.fenced(first)
+                await registering.wait()
+        rows = query(url, "select fenced_at, stopped_at from holdfast.workers order by started_at")
+        assert [fenced is not None for fenced, _ in rows] == [True] * len(rows)
+        assert rows[-1][1] is not None
+        left = [task for task in asyncio.all_tasks() if "Committer._run" in repr(task.get_coro())]
+        assert len(left) == len(app.service.committer._tasks), "those of the open Holdfast itself"
+
+
 async def test_a_worker_that_stops_hands_back_what_it_has_not_finished(url: str) -> None:
     app = make(url)
     begun, release = threading.Event(), threading.Event()

@@ -125,6 +125,7 @@ class Worker:
         self._looked_at = 0.0
         self._heard_at = 0.0  # when to ask again which charts were published
         self._again_as = b""  # the incarnation whose successor is on its way
+        self._renewal: asyncio.Task[Any] | None = None  # what brings it, or has brought it
         self._context: Variables  # the one we were started in
         self.committer: Committer
         self.liveness: Liveness
@@ -174,6 +175,8 @@ class Worker:
         self.stopping = True
         self.wakeup.set()
         deadline = asyncio.get_running_loop().time() + timeout
+        if self._renewal is not None:  # what follows would stop the incarnation before, and leave the next one behind
+            await asyncio.wait({self._renewal}, timeout=timeout)
         while self.executions and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
         if self._main is not None:
@@ -202,7 +205,7 @@ class Worker:
         self._again_as = worker_id
         log.error("worker_fenced", worker=ids.worker_word(self.id), instances=len(self.executions))
         self._abandon_all()
-        self.spawn(self._again())
+        self._renewal = self.spawn(self._again())
 
     async def _again(self) -> None:
         old_committer, old_liveness = self.committer, self.liveness
@@ -245,10 +248,11 @@ class Worker:
         if self.executions.get(execution.id) is execution:
             del self.executions[execution.id]
 
-    def spawn(self, coroutine: Any) -> None:
+    def spawn(self, coroutine: Any) -> asyncio.Task[Any]:
         task = self.loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # -- claiming
 
