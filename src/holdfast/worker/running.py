@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import types
-from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractContextManager
-from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -50,10 +47,7 @@ def start(worker: Worker, ex: UnderClaim, call: Call) -> None:
     if call.kind == "step" and ex.undo is None:
         signature = spec.signature
         if signature.is_async and signature.info is None and spec.policy.timeout is None:
-            if worker.tracing is None:  # what happens most
-                _put_in_line(worker, ex, call)
-            else:
-                _launch(ex, call, _bring_back(ex, call, 0, spec.function, spec.args))
+            _launch(ex, call, _bring_back(ex, call, 0, spec.function, spec.args))  # what happens most
         else:
             _start_call(worker, ex, call, spec.function, spec.args, signature, spec.policy.timeout)
     elif ex.undo is not None and ex.undo.current is call:
@@ -110,81 +104,6 @@ def _start_call(
 def _in_place(scope: Scope, function: Any, args: tuple[Any, ...]) -> Any:
     SCOPE.set(scope)
     return function(*args)
-
-
-def _put_in_line(worker: Worker, ex: UnderClaim, call: Call) -> None:
-    """Many async steps end without ever waiting, and a task for each costs more than they do: one task begins all that
-    are in line. It sees them one after the other, in the order and in the loop's pass that tasks of their own would."""
-    worker.in_line.append((ex, call, copy_context()))
-    if worker.mover is None:
-        _next_in_line(worker)
-
-
-def taken_from_line(worker: Worker, call: Call) -> bool:
-    """Whether the call was in line, and so has not begun; now it will not."""
-    for item in worker.in_line:
-        if item[1] is call:
-            worker.in_line.remove(item)
-            return True
-    return False
-
-
-def _next_in_line(worker: Worker) -> None:
-    moves = bool(worker.in_line)
-    worker.mover = worker.loop.create_task(_move_line(worker), name="holdfast-step") if moves else None
-
-
-async def _move_line(worker: Worker) -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    in_line = worker.in_line
-    try:
-        while in_line:
-            ex, call, variables = in_line.popleft()
-            if ex.abandoned:
-                continue
-            ex.running[call.key] = task
-            value, error = None, None
-            try:
-                value = await _drive(worker, _called(ex, call), variables)
-            except ENDS_THE_TASK:
-                raise
-            except BaseException as raised:
-                error = raised
-            if not ex.abandoned:
-                worker.guard(ex, ex.arrive, call, value, error)
-            if worker.mover is not task or task.cancelling():
-                return  # whoever took this task for the handler's own may cancel it, and meant nobody behind it
-    finally:
-        if worker.mover is task:
-            _next_in_line(worker)
-
-
-async def _called(ex: UnderClaim, call: Call) -> Any:
-    SCOPE.set((ex.whose, None, call.key, call.state.attempt))
-    return await call.spec.function(*call.spec.args)
-
-
-@types.coroutine
-def _drive(worker: Worker, work: Coroutine[Any, Any, Any], variables: Variables) -> Generator[Any, Any, Any]:
-    """`await work`, with context variables of its own. Where it first waits, this task becomes the handler's own, and
-    those behind it in line get another."""
-    try:
-        awaited = variables.run(work.send, None)
-    except StopIteration as done:
-        return done.value
-    _next_in_line(worker)
-    while True:
-        try:
-            answer = yield awaited
-        except BaseException as error:
-            step: Callable[[], Any] = partial(work.throw, error)
-        else:
-            step = partial(work.send, answer)
-        try:
-            awaited = variables.run(step)
-        except StopIteration as done:
-            return done.value
 
 
 def _launch(ex: UnderClaim, call: Call, work: Any) -> None:

@@ -8,7 +8,6 @@ import os
 import random
 import socket
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context as Variables
@@ -107,8 +106,6 @@ class Worker:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.kept = Kept(kept, self.loop.time)
         self._reading: dict[UnderClaim, bool] = {}  # whose events are being read, and whether to read them again
-        self.in_line: deque[tuple[UnderClaim, Call, Variables]] = deque()  # plain async steps about to begin
-        self.mover: asyncio.Task[None] | None = None  # the task that begins them
         self._main: asyncio.Task[None] | None = None
         self._suspects_at = 0.0
         self._more_likely = True  # the last claim found something, so room is worth filling at once
@@ -541,7 +538,7 @@ class Worker:
 
     def busy(self) -> bool:
         """Whether anything here moves by itself: a handler runs, a turn is on its way to disk, events are read."""
-        return bool(self._tasks or self.in_line) or any(
+        return bool(self._tasks) or any(
             ex.committing or ex.arrived or any(t is not None for t in ex.running.values())
             for ex in self.executions.values()
         )
@@ -653,17 +650,12 @@ class Worker:
 
     def cancel_handler(self, execution: UnderClaim, call: Call) -> None:
         task = execution.running.get(call.key)
-        not_begun = asyncio.CancelledError("cancelled before it began")
-        if task is None:
-            if running.taken_from_line(self, call):
-                self.loop.call_soon(self.guard, execution, execution.arrive, call, None, not_begun)
-            return
-        if not call.spec.signature.is_async:
+        if task is None or not call.spec.signature.is_async:
             return
 
         def ended(task: asyncio.Task[Any]) -> None:
             if task.cancelled() and not execution.abandoned:  # before its first line, so it could not report back
-                self.guard(execution, execution.arrive, call, None, not_begun)
+                self.guard(execution, execution.arrive, call, None, asyncio.CancelledError("cancelled before it began"))
 
         task.add_done_callback(ended)
         task.cancel()

@@ -1,4 +1,4 @@
-"""Async steps that are begun together share a task until one of them waits; none of them can tell."""
+"""Async steps that are begun together share nothing: no task, no context variable, no time-out, no cancelling."""
 
 import asyncio
 from contextvars import ContextVar
@@ -66,8 +66,8 @@ async def test_what_a_step_sets_in_its_context_is_seen_by_no_other_instance(harn
         return [
             await ctx.step("in place", paints, thread=False),
             await ctx.step("in a thread", paints),
-            await ctx.step("in line", paints_async),
-            await ctx.step("in a task", paints_async, timeout=60),
+            await ctx.step("in a task", paints_async),
+            await ctx.step("with a time-out", paints_async, timeout=60),
             await ctx.effect("effect in place", paints, thread=False),
             await ctx.effect("effect", paints_async),
             await ctx.transaction("transaction", in_the_database),
@@ -116,6 +116,31 @@ async def test_a_step_that_cancels_its_own_task_takes_no_other_with_it(harness: 
     assert len(begun) == 2
 
 
+async def test_every_step_is_a_task_of_its_own(harness: Harness) -> None:
+    """Libraries keep sessions by the current task, and whoever remembers it may cancel it later."""
+    sessions: dict[asyncio.Task[Any] | None, list[str]] = {}
+
+    @harness.workflow("customer")
+    async def workflow(ctx: Context, name: str) -> list[str]:
+        return await ctx.step("add", adds, name)
+
+    async def adds(name: str) -> list[str]:
+        task = asyncio.current_task()
+        assert task is not None
+        session = sessions.setdefault(task, [])
+        session.append(name)
+        asyncio.get_running_loop().call_later(0.01, task.cancel)
+        return list(session)
+
+    async def outlives_them() -> str:
+        await asyncio.sleep(0.05)
+        return "undisturbed"
+
+    handles = [await harness.start("customer", name) for name in ("ann", "bob")]
+    assert await side_by_side(harness, outlives_them, outlives_them) == ["undisturbed"] * 2
+    assert [await harness.finish(handle) for handle in handles] == [["ann"], ["bob"]]
+
+
 async def test_a_step_may_use_tasks_of_its_own(harness: Harness) -> None:
     async def part(n: int) -> int:
         await asyncio.sleep(0)
@@ -129,7 +154,7 @@ async def test_a_step_may_use_tasks_of_its_own(harness: Harness) -> None:
     assert await side_by_side(harness, in_parts, in_parts) == [3, 3]
 
 
-async def test_steps_in_line_of_a_worker_that_was_fenced_do_not_begin(harness: Harness) -> None:
+async def test_steps_of_a_worker_that_was_fenced_do_not_begin(harness: Harness) -> None:
     begun: list[bytes] = []
     taken_over: list[asyncio.Task[int]] = []
 
