@@ -1,6 +1,7 @@
 """Bodies of busy instances stay in memory between two claims, and nobody can tell from what they do."""
 
 import asyncio
+import copy
 import gc
 import random
 from collections.abc import Callable
@@ -165,6 +166,22 @@ async def test_a_body_that_gathers_much_is_not_kept(url: str, monkeypatch: pytes
         await test.run_until_idle()
         assert await handle.result(0) == 6 * len(much)
     assert_sound(url)
+
+
+async def test_a_body_that_is_handed_back_late_takes_the_place_of_no_other(url: str) -> None:
+    """The reply to a hand-back may be lost, and come after the next claim's."""
+    async with Harness(app(), url=url) as test:
+        keeps(test, 10)
+        handle = await test.start("busy")
+        await test.run_until_idle()
+        await send(test, handle, 2)
+        assert test.test_worker is not None
+        bodies = test.test_worker.kept
+        [(first, size, _)] = bodies._bodies.values()
+        assert bodies.keep(copy.copy(first))
+        assert first.replay.closed and bodies._bytes == size
+        bodies.drop_all()
+        assert (bodies._bytes, len(bodies)) == (0, 0)
 
 
 async def test_what_another_worker_wrote_meanwhile_throws_the_body_away(url: str) -> None:

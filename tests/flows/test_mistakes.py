@@ -19,6 +19,7 @@ import msgspec
 import mypy.api
 import pydantic
 import pytest
+import structlog
 
 from holdfast import BadInput, Context, Holdfast, NotApplied, Rejected
 from holdfast.testing import Harness, ManualClock
@@ -257,6 +258,20 @@ async def test_the_world_is_refused_in_a_body_also_where_it_blocks(url: str, sit
     assert site.calls == 0
 
 
+async def test_a_body_that_catches_the_refusal_is_told_on(url: str, site: Site) -> None:
+    async def body(ctx: Context) -> Any:
+        try:
+            return WORLDLY["httpx"](site.server_port)
+        except Exception:
+            return "by default"
+
+    with structlog.testing.capture_logs() as lines:
+        async with Harness(deploy(body), url=url) as test:
+            assert await test.finish(await test.start("order")) == "by default"
+    told = [line["log_level"] for line in lines if line["event"] == "refused_in_body"]
+    assert set(told) == {"warning"} and site.calls == 0
+
+
 @pytest.mark.parametrize("how", WORLDLY)
 @pytest.mark.parametrize("where", ["thread", "in place", "async", "effect", "compensation"])
 async def test_the_world_is_open_to_whatever_a_body_asks_for(url: str, site: Site, how: str, where: str) -> None:
@@ -454,6 +469,52 @@ async def test_a_type_that_breaks_over_what_was_recorded_stands_still(url: str, 
         await test.instance(handle.id).resume("the old type is back", actor="ann")
         await test.run_until_idle()
         assert (await test.instance(handle.id).result(timeout=0), undone) == ("done", [])
+
+
+class Unprintable(msgspec.Struct):
+    """Says, where it does not fit, what no column for text takes."""
+
+    currency: str
+
+    def __post_init__(self) -> None:
+        if self.currency in no_longer_known:
+            raise ValueError("no\x00body \ud800")
+
+
+no_longer_known: set[str] = set()
+
+
+@pytest.mark.parametrize("what", ["parked", "unknown"])
+async def test_a_message_that_no_database_can_hold_does_not_bury_its_instance(url: str, what: str) -> None:
+    hf = Holdfast()
+
+    def load() -> Unprintable:
+        found = Unprintable("eur")
+        if what == "unknown":
+            no_longer_known.add("eur")
+        return found
+
+    load.__annotations__["return"] = Unprintable
+
+    @hf.workflow("order")
+    async def order(ctx: Context, given: Any) -> str:
+        if what == "unknown":
+            await ctx.effect("pay", load)
+        else:
+            await ctx.step("load", load)
+        await ctx.sleep("a while", 60)
+        return "done"
+
+    no_longer_known.clear()
+    async with Harness(hf, url=url) as test:
+        handle = await test.start("order", None)
+        await test.run_until_idle()
+        no_longer_known.add("eur")  # a deploy, as far as what was recorded is concerned
+        await test.advance(minutes=2)
+        view = await handle.status()
+        assert view.status == "waiting", view
+        assert str(view.waiting_on).startswith("parked: " if what == "parked" else "a person: ")
+        assert "no\ufffdbody" in str(view.waiting_on)
 
 
 def test_outside_a_body_the_process_is_as_it_was(site: Site) -> None:

@@ -83,7 +83,7 @@ def said_by(words: dict[str, Any]) -> dict[str, Any]:
 def fault_words(fault: BaseException) -> dict[str, Any]:
     words: dict[str, Any] = {"type": type_of(fault), "message": message_of(fault)}
     if isinstance(fault, StepFault):
-        words = {"type": "StepFault", "message": f"{fault.path or '/'}: {fault}"[:2000], "path": fault.path}
+        words = {"type": "StepFault", "message": f"{fault.path or '/'}: {message_of(fault)}"[:2000], "path": fault.path}
         if fault.cycle:
             words["cycle"] = fault.cycle
     elif isinstance(fault, TaskFault):

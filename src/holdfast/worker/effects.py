@@ -16,7 +16,7 @@ from holdfast.engine.calendar import moment_text
 from holdfast.engine.effects import AskPerson, Found, LookUp, Repeat, after_unknown, known_from, opens_at
 from holdfast.engine.journal import RowWords
 from holdfast.engine.replay import Call
-from holdfast.engine.retry import GiveUp, RetryAt, after_failure
+from holdfast.engine.retry import GiveUp, RetryAt, after_failure, storable
 from holdfast.engine.stacks import error_payload
 from holdfast.engine.turns import EffectRow
 from holdfast.store.port import PendingEvent
@@ -181,6 +181,7 @@ def ask_person(ex: UnderClaim, call: Call, reason: str, error: dict[str, Any]) -
         _failed(ex, call, error)
         return
     standing: EffectStanding = call.state
+    reason = storable(reason)  # an author's message may be in it
     standing.next, standing.reason, standing.unknown = "person", reason, True
     ex.record(h.EFFECT_UNKNOWN, call.key, codec.encode(standing_words(call) | {"reason": reason, "error": error}))
     _row(ex, call, "outcome_unknown", last_error=_last(call, error, codec.schema_of(call.type)), reason=reason)

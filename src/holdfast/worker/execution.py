@@ -21,7 +21,7 @@ from holdfast.engine.context import Context
 from holdfast.engine.errors import HoldfastError
 from holdfast.engine.journal import PARKED, RowWords, read, words_from
 from holdfast.engine.replay import Call, Replay
-from holdfast.engine.retry import GiveUp, RetryAt, after_failure
+from holdfast.engine.retry import GiveUp, RetryAt, after_failure, storable
 from holdfast.engine.scope import SCOPE
 from holdfast.engine.signatures import StepInfo
 from holdfast.engine.stacks import error_payload, traceback_text, without_machinery
@@ -539,7 +539,7 @@ class Execution(UnderClaim):
             self.submit()
 
     def _park(self, mistake: str = "") -> None:
-        difference = mistake or f"the code contradicts its journal: {self.replay.difference}"
+        difference = storable(mistake or f"the code contradicts its journal: {self.replay.difference}")
         words: dict[str, Any] = {"difference": difference}
         error = self.replay.outcome()[1] if mistake and self.replay.done else None
         if error is not None:

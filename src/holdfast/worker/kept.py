@@ -45,6 +45,7 @@ class Kept:
         size = execution.weight()
         if not busy or size > BYTES_MAX or not execution.rests():
             return False
+        self.drop(id_)  # of an earlier claim, whose hand-back is answered only now
         self._bodies[id_] = (execution, size, now)
         self._bytes += size
         self._trim()

@@ -14,9 +14,12 @@ import sys
 from asyncio.events import _get_running_loop
 from typing import Any
 
+import structlog
+
 from holdfast.engine.errors import NotInWorkflow
 from holdfast.engine.turnloop import TurnLoop
 
+log = structlog.get_logger("holdfast.workflow")
 REFUSED = {
     "socket.connect": "connect to anything",
     "socket.getaddrinfo": "look up a host",
@@ -38,6 +41,7 @@ def watch() -> None:
 
 def _hook(event: str, _: Any) -> None:
     if event in REFUSED and isinstance(_get_running_loop(), TurnLoop):
+        log.warning("refused_in_body", what=REFUSED[event])  # the body may catch what follows, and go on without
         raise NotInWorkflow(
             f"a workflow's body cannot {REFUSED[event]}: it would do so again in each replay; do it in a ctx.step(…), "
             "or in a ctx.effect(…) if it must not be repeated"
