@@ -58,6 +58,21 @@ async def test_happened_without_the_result_it_needs_is_refused_and_the_shape_is_
         assert (await test.effects.show(effect.id)).expected is None
 
 
+async def test_a_result_that_the_workflow_could_not_go_on_with_is_refused_at_the_desk(url: str) -> None:
+    async with Harness(app(lost_receipt), url=url) as test:
+        handle = await test.start("pay")
+        await test.run_until_idle()
+        [effect] = await test.effects.list()
+        with pytest.raises(BadInput, match=r"what the handler of effect .* returns: /result/id") as refused:
+            await test.effects.resolve(effect.id, "happened", actor="ann", reason="seen", result={"number": 1})
+        assert [one.pointer for one in refused.value.errors] == ["/result/id"]
+        await test.run_until_idle()
+        assert (await test.effects.show(effect.id)).state == "outcome_unknown"
+        await test.effects.resolve(effect.id, "happened", actor="ann", reason="seen", result=Receipt(id="b-1"))
+        await test.run_until_idle()
+        assert (await handle.status()).result == {"id": "b-1"}
+
+
 @pytest.mark.parametrize("handler", [lost_note, lost])
 async def test_where_nothing_is_a_result_too_none_is_needed(url: str, handler: Any) -> None:
     async with Harness(app(handler), url=url) as test:

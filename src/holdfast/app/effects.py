@@ -13,9 +13,10 @@ from holdfast.app.views import View
 from holdfast.engine import codec, ids
 from holdfast.engine.effects import may_choose
 from holdfast.engine.errors import BadInput, EffectNotFound, EffectNotOpen, Misplaced
+from holdfast.engine.misfits import in_words, schema_faults
 from holdfast.engine.moments import Moment, micros, moment, when
 from holdfast.engine.retry import storable
-from holdfast.engine.schemas import misfits_of
+from holdfast.engine.schemas import check_schema
 from holdfast.engine.turns import NewEvent
 
 if TYPE_CHECKING:
@@ -186,12 +187,8 @@ async def resolve(
         check(view)
     if view.state != "outcome_unknown":
         raise EffectNotOpen(f"effect {effect} is {view.state}: only an effect of unknown outcome can be resolved")
-    if resolution == "happened" and result is None and view.expected is not None and misfits_of(view.expected, None):
-        raise BadInput(
-            f"effect {effect} cannot have happened without a result: the workflow goes on with what its handler "
-            "returns; give what the provider answered with result=…, in the form that the effect shows as `expected`",
-            [Misplaced("/result", "expected what the handler returns")],
-        )
+    if resolution == "happened" and view.expected is not None:
+        _check_result(effect, view.expected, codec.decode(codec.encode(result, "the result", service.payload_limit)))
     over = _call_is_over(view)
     gone = over or await service.store.worker_gone(ids.parse("wrk", view.worker))
     opens = service.store.now() if over else micros(view.opens_at)
@@ -213,6 +210,26 @@ async def resolve(
         raise EffectNotOpen(
             f"effect {effect}: {said['actor']} was first and said {said['resolution']!r} ({said['reason']}); "
             "your word is not recorded: look at the effect again once that one has been taken"
+        )
+
+
+def _check_result(effect: str, expected: Any, result: Any) -> None:
+    """Refuse a result that the workflow could not go on with. What the handler returned when it was asked decides; code
+    that was deployed since is asked by the worker, and the effect may come back to the desk."""
+    if check_schema(expected) is not None:
+        return  # a type whose schema is too large to be checked
+    faults = schema_faults(expected, result, "/result")
+    if result is None and faults:
+        raise BadInput(
+            f"effect {effect} cannot have happened without a result: the workflow goes on with what its handler "
+            "returns; give what the provider answered with result=…, in the form that the effect shows as `expected`",
+            [Misplaced("/result", "expected what the handler returns")],
+        )
+    if faults:
+        raise BadInput(
+            f"the result does not fit what the handler of effect {effect} returns: {in_words(faults)}; the workflow "
+            "could not go on with it, and the effect shows as `expected` what is needed",
+            faults,
         )
 
 
