@@ -2,23 +2,33 @@
 
 Each mutant removes one guard. The tests named with it must pass on the untouched source and fail on the mutant;
 a mutant that lives means that the guard is not tested, and the command fails.
+
+A mutant that died is written down (`tests/.mutants`) with a digest of what it says, of the file that it changes and of
+the tests named with it. The next run passes it over while all three are the same, so a run may be interrupted and taken
+up again; `--fresh` begins anew.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 
 ROOT = Path(__file__).resolve().parent.parent
+DIED = ROOT / "tests" / ".mutants"  # one empty file for each mutant that died, named by its digest
 
 
 class Mutant(NamedTuple):
@@ -33,6 +43,15 @@ CRASH = "tests/crash/test_crash_anywhere.py"
 BIRTH = "tests/flows/test_claimed_from_birth.py"
 CONTROL = "tests/flows/test_control.py -k sqlite"
 MUTANTS = [
+    Mutant("a parked instance may say what no database holds", "worker/execution.py",
+           "difference = storable(mistake or", "difference = str(mistake or",
+           "tests/flows/test_mistakes.py -k 'sqlite and no_database'"),
+    Mutant("an effect may say what no database holds", "worker/effects.py",
+           "    reason = storable(reason)", "    reason = reason",
+           "tests/flows/test_mistakes.py -k 'sqlite and no_database'"),
+    Mutant("a body that comes late takes the place of another", "worker/kept.py",
+           "        self.drop(id_)  # of an earlier claim", "        pass  # of an earlier claim",
+           "tests/flows/test_kept.py -k 'sqlite and handed_back_late'"),
     Mutant("a signal that is sent again at the same moment counts as new", "app/service.py",
            "        if event in self._sent:", "        if False:",
            "tests/flows/test_waits.py -k 'sqlite and same_signal_id'"),
@@ -167,18 +186,6 @@ MUTANTS = [
     Mutant("a batch with a taken seq is not taken apart (PostgreSQL)", "store/postgres.py",
            "            return await self._run(worker_id, batch, now, careful=True)\n\n    async def join",
            "            raise\n\n    async def join", "tests/store/test_commit.py -k postgres"),
-    Mutant("steps in line begin though their worker was fenced", "worker/running.py",
-           "            if ex.abandoned:\n                continue\n            ex.running", "            ex.running",
-           "tests/flows/test_steps_in_line.py"),
-    Mutant("a task that somebody cancelled begins the next step in line", "worker/running.py",
-           "if worker.mover is not task or task.cancelling():", "if worker.mover is not task:",
-           "tests/flows/test_steps_in_line.py"),
-    Mutant("a step that waits holds up those behind it", "worker/running.py",
-           "        return done.value\n    _next_in_line(worker)\n", "        return done.value\n",
-           "tests/flows/test_steps_in_line.py"),
-    Mutant("steps in line share their context variables", "worker/running.py",
-           "worker.in_line.append((ex, call, copy_context()))",
-           "worker.in_line.append((ex, call, worker._context))", "tests/flows/test_steps_in_line.py"),
     Mutant("an instance that was handed back is left to the garbage collector", "worker/execution.py",
            "        self.replay.close()\n        self.context.let_go()", "        self.replay.close()",
            "tests/flows/test_freed.py"),
@@ -542,8 +549,14 @@ MUTANTS = [
     Mutant("a dead letter is replayed twice", "app/dead_letters.py",
            "    if view.resolution is not None:", "    if False:", "tests/cli/test_dead_letters.py -k sqlite"),
     Mutant("an effect happened without the result it needs", "app/effects.py",
-           'if resolution == "happened" and result is None and view.expected is not None', 'if False and view.expected',
+           "    if result is None and faults:", "    if False:",
            "tests/flows/test_expected_results.py -k sqlite"),
+    Mutant("an effect happened with a result that does not fit", "app/effects.py",
+           "    if faults:\n", "    if False:\n", "tests/flows/test_expected_results.py -k sqlite"),
+    Mutant("dev makes a database where its port is taken", "cli/dev.py",
+           "        _check_free(wanted)", "        pass", "tests/cli/test_dev.py -k in_use"),
+    Mutant("an author's text steers the terminal", "logs.py",
+           "CONTROL.sub(lambda found: repr(found[0])[1:-1], text)", "text", "tests/test_logs.py -k steer"),
     Mutant("a person's word on an effect counts for the next epoch's", "worker/effects.py",
            "!= standing.attempt or not _is_about(ex, call, event):", "!= standing.attempt:",
            "tests/flows/test_restart.py -k 'sqlite and word'"),
@@ -555,10 +568,10 @@ MUTANTS = [
            "tests/flows/test_kept.py -k 'sqlite and is_read'"),
     Mutant("steps in place share the committer's context", "worker/running.py",
            "copy_context().run(_in_place, ex.scope(call), function, args)", "_in_place(ex.scope(call), function, args)",
-           "tests/flows/test_steps_in_line.py -k sqlite"),
+           "tests/flows/test_steps_apart.py -k sqlite"),
     Mutant("transactions share the writer's context", "worker/transactions.py",
            "return variables.run(in_thread, tx)", "return in_thread(tx)",
-           "tests/flows/test_steps_in_line.py -k sqlite"),
+           "tests/flows/test_steps_apart.py -k sqlite"),
     Mutant("verify does not look at epochs", "app/verify.py",
            "if (epoch, epoch_seq) != (len(began), began[-1] if began else 0):", "if False:",
            "tests/flows/test_restart.py -k 'sqlite and another_epoch'"),
@@ -597,22 +610,9 @@ MUTANTS = [
 
 
 def run_tests(folder: Path, tests: str) -> tuple[int, str]:
-    import shlex
-
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--timeout",
-        "60",
-        *shlex.split(tests),
-    ]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout", "60"]
     env = {**os.environ, "PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    done = subprocess.run([*command, *shlex.split(tests)], cwd=folder, env=env, capture_output=True, text=True)
     last = [line for line in done.stdout.strip().splitlines() if line.strip()]
     return done.returncode, last[-1] if last else done.stderr.strip()[-300:]
 
@@ -620,7 +620,7 @@ def run_tests(folder: Path, tests: str) -> tuple[int, str]:
 def planted(mutant: Mutant | None) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="holdfast-mutant-"))
     for name in ("src", "tests", "examples"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".mutants"))
     for name in ("pyproject.toml", "README.md", "Makefile"):
         shutil.copy(ROOT / name, folder)
     if mutant is not None:
@@ -632,34 +632,71 @@ def planted(mutant: Mutant | None) -> Path:
     return folder
 
 
+def died_with(mutant: Mutant) -> Path:
+    """Where it is written down that this mutant died, its file and its tests being what they are now."""
+    digest = hashlib.sha256(repr(mutant).encode())
+    named = [ROOT / word.partition("::")[0] for word in shlex.split(mutant.tests) if word.startswith("tests")]
+    for path in [ROOT / "src" / "holdfast" / mutant.file, *named]:
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(file.read_bytes())
+    return DIED / digest.hexdigest()[:32]
+
+
+def tried(mutant: Mutant | None, tests: str) -> tuple[int, str]:
+    folder = planted(mutant)
+    try:
+        return run_tests(folder, tests)
+    finally:
+        shutil.rmtree(folder)
+
+
+def tried_with(tests: str, mutants: list[Mutant], say: Callable[[str], None]) -> list[str]:
+    """Plant each mutant that is watched by these tests, and give the names of those that lived."""
+    code, words = tried(None, tests)
+    if code != 0:
+        say(f"[red]the untouched source does not pass[/] {escape(tests)}: {escape(words)}")
+        return [mutant.name for mutant in mutants]
+    lived = []
+    for mutant in mutants:
+        note = died_with(mutant)
+        code, words = tried(mutant, tests)
+        if code == 1:
+            note.touch()
+            say(f"killed  {escape(mutant.name)}")
+        else:
+            lived.append(mutant.name)
+            say(f"[red]LIVED[/]   {escape(mutant.name)} (pytest said {code}: {escape(words)})")
+    return lived
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", help="only mutants whose name holds one of these words")
-    asked = parser.parse_args().words
-    chosen = [m for m in MUTANTS if not asked or any(word in m.name for word in asked)]
-    console = Console()
-    lived = []
-    with Progress(console=console, transient=True) as progress:
-        bar = progress.add_task("the untouched source", total=len(chosen) + len({m.tests for m in chosen}))
-        calm = planted(None)
-        for tests in dict.fromkeys(m.tests for m in chosen):
-            code, words = run_tests(calm, tests)
-            if code != 0:
-                console.print(f"[red]the untouched source does not pass[/] {tests}: {words}")
-                return 1
+    parser.add_argument(
+        "--fresh", action="store_true", help="also those that died before, and whose files are the same"
+    )
+    parser.add_argument("--jobs", type=int, default=2, help="how many at once (default: 2)")
+    asked = parser.parse_args()
+    chosen = [m for m in MUTANTS if not asked.words or any(word in m.name for word in asked.words)]
+    DIED.mkdir(exist_ok=True)
+    watched: dict[str, list[Mutant]] = {}
+    for mutant in chosen:
+        if asked.fresh or not died_with(mutant).exists():
+            watched.setdefault(mutant.tests, []).append(mutant)
+    left = sum(map(len, watched.values()))
+    console = Console(highlight=False)
+    if left < len(chosen):
+        console.print(f"{len(chosen) - left} died in an earlier run and are passed over; --fresh plants them again")
+    lived: list[str] = []
+    with Progress(console=console, transient=True) as progress, ThreadPoolExecutor(asked.jobs) as pool:
+        bar = progress.add_task("mutants", total=left)
+
+        def say(line: str) -> None:
+            console.print(line)
             progress.advance(bar)
-        shutil.rmtree(calm)
-        for mutant in chosen:
-            progress.update(bar, description=mutant.name)
-            folder = planted(mutant)
-            code, words = run_tests(folder, mutant.tests)
-            shutil.rmtree(folder)
-            progress.advance(bar)
-            if code == 1:
-                console.print(f"killed  {mutant.name}", highlight=False)
-            else:
-                lived.append(mutant.name)
-                console.print(f"[red]LIVED[/]   {mutant.name} (pytest said {code}: {words})", highlight=False)
+
+        for found in pool.map(lambda item: tried_with(*item, say), watched.items()):
+            lived += found
     console.print(f"{len(chosen) - len(lived)} of {len(chosen)} mutants killed")
     return 1 if lived else 0
 
