@@ -246,6 +246,23 @@ def test_a_person_who_watches_gets_one_short_line_for_an_event(
     assert "abcdef" not in effect and TRACE not in effect
 
 
+def test_what_is_wrong_is_shown_whole_and_does_not_steer_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    logs.configure("info", format="console", short=True)
+    log = structlog.get_logger("shop")
+    advice = (
+        "the workflow returned, and the failure of step 'pay' was never awaited: put `await` before its ctx.step(…)"
+    )
+    log.error("parked", on=advice)
+    log.warning("\x1b[2Jgone", exception="Trace\n\tE: \x1b]0;title\x07 \x9bm\r")
+    whole, steered, *trace = said(capsys).splitlines()
+    assert advice in whole
+    assert "\\x1b[2Jgone" in steered
+    assert trace == ["Trace", "\tE: \\x1b]0;title\\x07 \\x9bm\\r"]
+
+
 # -- authors' own lines
 
 STEPS = """

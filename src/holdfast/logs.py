@@ -27,6 +27,8 @@ QUIET = ("httpx", "httpcore", "hpack", "uvicorn", "uvicorn.error", "uvicorn.acce
 ID = re.compile(r"[a-z]{2,4}_[0-9a-f]{32}")
 MOMENT = re.compile(r"\b\d{4}-(\d\d-\d\d)T(\d\d:\d\d)[\d:.]*Z")
 SHORT_MAX = 54  # characters of a value, on a terminal that a person watches
+UNUSUAL_MAX = 600  # the same, of a warning or an error: it ends with what to do
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
 SECRET_NAME = re.compile(r"password|passwd|secret|token|authorization|api_?key|private_?key|cookie", re.IGNORECASE)
 
 
@@ -183,6 +185,9 @@ def what_first(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> M
     """For people: what happened stands before whom it happened to, and the usual tenant goes without saying."""
     if event.get("tenant_id") == "default":
         del event["tenant_id"]
+    for name in ("event", "exception", "stack"):  # shown as they are: they must not steer the terminal
+        if isinstance(text := event.get(name), str):
+            event[name] = CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
     for name in ("logger", "workflow", "instance_id", "of", "tenant_id", "task_id", "trace_id"):
         if name in event:
             event[name] = event.pop(name)
@@ -197,6 +202,7 @@ def in_short(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Mut
         event.pop("error", None)  # the traceback below ends with it
     if "instance_id" in event:
         event["of"] = f"{event.pop('workflow', '')}/{str(event.pop('instance_id'))[-6:]}"
+    most = SHORT_MAX if event.get("level") in ("debug", "info") else UNUSUAL_MAX
     for name, value in event.items():
         if name in ("event", "exception", "stack", "at", "level") or not isinstance(value, str):
             continue
@@ -204,7 +210,7 @@ def in_short(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Mut
             event[name] = value[-6:]
             continue
         value = MOMENT.sub(r"\1 \2Z", value)
-        event[name] = value if len(value) <= SHORT_MAX else f"{value[: SHORT_MAX - 1]}…"
+        event[name] = value if len(value) <= most else f"{value[: most - 1]}…"
     return event
 
 

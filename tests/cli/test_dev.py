@@ -41,7 +41,8 @@ def test_a_port_in_use_is_said_in_one_line_with_what_helps(command: str, taken: 
     (tmp_path / "app.py").write_text(CHARTS_ONLY)
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "HOLDFAST_LOG_FORMAT": "json"}
     holdfast = [sys.executable, "-m", "holdfast.cli.main"]
-    subprocess.run([*holdfast, "migrate"], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    if command == "server":
+        subprocess.run([*holdfast, "migrate"], cwd=tmp_path, env=environment, check=True, capture_output=True)
     done = subprocess.run(
         [*holdfast, command, "--app", "app:hf", "--port", str(taken)], cwd=tmp_path, env=environment, timeout=60,
         capture_output=True, text=True, check=False,
@@ -51,6 +52,7 @@ def test_a_port_in_use_is_said_in_one_line_with_what_helps(command: str, taken: 
     assert line.startswith(f"Error: port {taken} on 127.0.0.1 is in use") and "--port" in line
     for entry in (json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")):
         assert entry["level"] in ("debug", "info"), entry
+    assert (tmp_path / ".holdfast").exists() == (command == "server")  # dev has made nothing, and claimed nothing
 
 
 def test_an_app_of_charts_alone_is_nothing_to_wonder_at(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_a_parked_instance_is_a_warning(desk: Desk) -> None:
         desk.url, "update holdfast.instances set status = 'waiting', run_at = null, waiting_on = 'parked: the code …'"
     )
     found = looked(desk, 0)["parked"]
-    assert (found["state"], found["found"]) == ("warn", "1 instances stand still until something is mended")
+    assert (found["state"], found["found"]) == ("warn", "1 instance stands still until something is mended")
     assert "instances why" in found["what_to_do"]
 
 

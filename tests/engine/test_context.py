@@ -135,6 +135,7 @@ def test_a_name_that_cannot_be_kept_is_refused_before_anything_is_asked(play: Be
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
+        (lambda ctx: ctx.sleep(timedelta(hours=1)), "has no name: expected one before the duration"),
         (lambda ctx: ctx.sleep("nap"), "takes either a duration or until="),
         (lambda ctx: ctx.sleep("nap", 5, until=datetime(2026, 1, 5, tzinfo=UTC)), "takes either a duration or until="),
         (lambda ctx: ctx.sleep("nap", until=datetime(2026, 1, 5)), "must carry a time zone"),

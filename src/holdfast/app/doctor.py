@@ -285,8 +285,9 @@ async def parked(store: Store) -> Check:
     [(count,)] = await store.fetch("count_parked", limit=PARKED_MAX)
     if count:
         more = "at least " if count >= PARKED_MAX else ""
+        which = "1 instance stands" if count == 1 else f"{more}{count:,} instances stand"
         return Check(
-            check="parked", state="warn", found=f"{more}{count:,} instances stand still until something is mended",
+            check="parked", state="warn", found=f"{which} still until something is mended",
             what_to_do="`holdfast instances why INSTANCE` says what; then deploy, and `holdfast resume INSTANCE`",
         )  # fmt: skip
     return Check(check="parked", state="ok", found="none")

@@ -47,6 +47,8 @@ def dev(
     wanted = msgspec.structs.replace(server_settings(settled().values), host=host, port=port)
     if not is_loopback(host):
         raise click.UsageError(f"dev prints its key and shows all, so it listens on loopback only, not on {host}")
+    if not no_server:
+        _check_free(wanted)
 
     async def whole() -> None:
         async with opened(hf, migrate=True):
@@ -58,6 +60,14 @@ def dev(
 
     run(whole())
     leave()
+
+
+def _check_free(wanted: ServerSettings) -> None:
+    """Where the port is taken, say so before a database is made and a worker claims anything."""
+    from holdfast.api.server import bound  # the web framework comes with it, which `--no-server` does not need
+
+    for one in bound(wanted.host, wanted.port):
+        one.close()
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ import random
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, NoReturn, TypeVar, cast, overload
 
 from holdfast.engine import codec
 from holdfast.engine.body_log import Log, Sink
@@ -193,7 +193,10 @@ class Context:
     ) -> Answer[None]:  # fmt: skip
         """Wait: a row in the database, nothing in memory. Never early."""
         if (duration is None) == (until is None):
-            raise BadDefinition(f"sleep {name!r} takes either a duration or until=…")
+            words = "takes either a duration or until=…"
+            if isinstance(cast(object, name), timedelta | int | float):
+                words = "has no name: expected one before the duration, as in ctx.sleep('a while', …)"
+            raise BadDefinition(f"sleep {name!r} {words}")
         if until is not None and until.tzinfo is None:
             raise BadDefinition(f"sleep {name!r}: until=… must carry a time zone")
         spec = SleepSpec(
