@@ -16,7 +16,9 @@ from holdfast.cli.main import cli
 from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = [".gitignore", "README.md", "app.py", "holdfast.toml", "test_app.py"]
+FILES = [".gitignore", "README.md", "app.py", "holdfast.toml", "pytest.ini", "test_app.py"]
+# Of a folder above, as in a clone of Holdfast.
+STRICT = '[tool.pytest.ini_options]\naddopts = "--import-mode=importlib --strict-config"\nnobody_knows_this = 1\n'
 
 
 def run(*words: str) -> Result:
@@ -41,6 +43,7 @@ def command(folder: Path, *words: str, **more: Any) -> Any:
 
 
 def test_the_starter_passes_its_own_test(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text(STRICT)
     assert run("init", "shop").exit_code == 0
     assert sorted(path.name for path in (folder / "shop").iterdir()) == FILES
     assert len((folder / "shop" / "app.py").read_text().splitlines()) <= 45

@@ -255,6 +255,7 @@ def test_an_id_that_is_none_is_found_before_anything_is_moved(desk: Desk) -> Non
     [instance] = moving(desk, FIRST, RENAMED)
     words = ("instances", "migrate", instance, "nonsense", "--to", "2", "--states", '{"asked": "check"}')
     desk.refused(3, "'nonsense' is not an id", *words)
+    desk.refused(3, "instances list --business-key", *words)
     desk.work()
     assert versions(desk, instance) == [1]
 

@@ -52,7 +52,7 @@ class Desk:
         running = Running(
             self.folder / f"dev-{self.starts}.log", "dev", "--port", "0", "--log-format", "console", cwd=self.folder
         )
-        wait_until(lambda: "waiting for you" in running.log.read_text(), running.log.read_text)
+        wait_until(lambda: "log a browser in" in running.log.read_text(), running.log.read_text)
         return running
 
     def seen(self, running: Running, words: str) -> None:

@@ -22,6 +22,10 @@ def said(status: str = "waiting", **known: Any) -> str:
     ("known", "words"),
     [
         ({"status": "completed", **HELD}, "It has completed"),
+        (
+            {"status": "failed", "error": "late", "undone": True},
+            "It failed (late) and was undone: fork it from the first",
+        ),
         ({"status": "failed", "error": "no\nmoney."}, "It failed (no money): retry it to go on from there, or fork it"),
         (
             {"status": "cancelled", "error": "no", "retried": Retried("ins_2", "waiting")},

@@ -258,6 +258,30 @@ async def test_the_world_is_refused_in_a_body_also_where_it_blocks(url: str, sit
     assert site.calls == 0
 
 
+FORGOTTEN: dict[str, Callable[[Context, Any], Any]] = {
+    "returned": lambda ctx, answer: answer,
+    "handed on": lambda ctx, answer: ctx.step("thank", str, answer),
+    "looked into": lambda ctx, answer: answer["by"],
+    "counted with": lambda ctx, answer: answer + 1,
+    "asked": lambda ctx, answer: answer.by,
+}
+
+
+@pytest.mark.parametrize("how", FORGOTTEN)
+async def test_an_answer_that_is_used_without_await_stands_still_and_says_so(url: str, how: str) -> None:
+    async def body(ctx: Context) -> Any:
+        await ctx.step("book", lambda: 1, compensate=lambda: undone.append("book"))
+        return FORGOTTEN[how](ctx, ctx.wait_for_signal("approved", timeout=1))
+
+    undone.clear()
+    async with Harness(deploy(body), url=url) as test:
+        handle = await test.start("order")
+        await test.advance(minutes=1)
+        view = await handle.status()
+        assert view.status == "waiting" and str(view.waiting_on).startswith("parked: "), view
+        assert "put `await` before" in str(view.waiting_on) and undone == []
+
+
 async def test_a_body_that_catches_the_refusal_is_told_on(url: str, site: Site) -> None:
     async def body(ctx: Context) -> Any:
         try:

@@ -41,7 +41,7 @@ async def facts(service: Service, tenant_id: str, id_: bytes) -> Facts:
     found: dict[str, Any] = {
         "status": view.status, "now": service.store.now(), "waiting_on": view.waiting_on or "",
         "state": view.state or "", "run_at": None if view.run_at is None else micros(view.run_at), "queue": view.queue,
-        "error": _named(view.error),
+        "error": _named(view.error), "undone": view.compensation == "complete",
     }  # fmt: skip
     if view.status in ENDED:
         return Facts(**found, retried=await _retried(service, tenant_id, id_))

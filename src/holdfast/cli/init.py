@@ -44,8 +44,9 @@ async def pay(hold: dict, info: StepInfo) -> str:
 async def dev(hf: Holdfast) -> None:
     """`holdfast dev` calls this once its worker runs."""
     handle = await hf.start("refund", {"id": "o-1", "amount_minor": 4200}, business_key="o-1")
-    print(f"""waiting for you: holdfast signal {handle.id} approved --payload \'{{"by": "ann"}}\'""", flush=True)
-    print("result:", await handle.result(), flush=True)
+    if (await handle.status()).status in ("pending", "running", "waiting"):
+        print(f"""waiting for you: holdfast signal {handle.id} approved --payload \'{{"by": "ann"}}\'""", flush=True)
+        print("result:", await handle.result(), flush=True)
 '''
 
 TEST = '''"""The refund, on a temporary database and with a clock that the test moves."""
@@ -84,6 +85,11 @@ app = "app:hf"
 database_url = "sqlite:///.holdfast/holdfast.db"
 """
 
+PYTEST = """# So that pytest looks at no settings of a folder above this one.
+[pytest]
+pythonpath = .
+"""
+
 README = """# {name}
 
 ```
@@ -107,6 +113,7 @@ def init(folder: Path, dry_run: bool) -> None:
     files = {
         "app.py": APP,
         "test_app.py": TEST,
+        "pytest.ini": PYTEST,
         "holdfast.toml": TOML,
         "README.md": README.format(name=folder.resolve().name),
     }

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from holdfast import HoldfastError
+from holdfast import HoldfastError, InstanceNotFound
 from holdfast.engine.hiding import without_passwords
 
 FAILED, USAGE, NOT_FOUND, CONFLICT, UNREACHABLE = 1, 2, 3, 4, 5
@@ -72,6 +72,8 @@ def _line(error: BaseException) -> str:
     if isinstance(error, HoldfastError) and error.code in ADVICE and any(part in words for part in IN_PYTHON):
         words = f"{error.fact}: {ADVICE[error.code]}"
     words = in_flags(words)
+    if isinstance(error, InstanceNotFound) and "is not an id" in words:
+        words += "; `holdfast instances list --business-key KEY` finds it by its business key"
     if not isinstance(error, HoldfastError):
         words = f"{type(error).__name__}: {words} (HOLDFAST_DEBUG=1 shows where)"
     return without_passwords(" ".join(words.split()))

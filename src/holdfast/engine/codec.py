@@ -7,13 +7,14 @@ Structs, datetime, Decimal, UUID, Enum) or pydantic models. They come back as pl
 from __future__ import annotations
 
 import math
+from asyncio import Future
 from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
 import msgspec
 
-from holdfast.engine.errors import NotJson, PayloadTooLarge
+from holdfast.engine.errors import NotAwaited, NotJson, PayloadTooLarge
 
 PAYLOAD_LIMIT = 1 << 20
 UNLIMITED = 1 << 40
@@ -27,6 +28,8 @@ def _hook(value: Any) -> Any:
     dump = getattr(value, "model_dump", None)  # pydantic, without depending on it
     if callable(dump):
         return dump(mode="json")
+    if isinstance(value, Future):
+        raise NotAwaited("it is a future, not what will come of it: put `await` before the call that gave it")
     raise NotJson(
         f"{type(value).__module__}.{type(value).__qualname__} is not JSON: return plain values, a dataclass, "
         "a msgspec Struct or a pydantic model"
@@ -65,7 +68,7 @@ def _not_json(error: Exception, what: str, name: str) -> Exception:
         return error
     named = f"{what} {name!r}" if name else what
     if isinstance(error, NotJson):
-        return NotJson(f"{named}: {error}")
+        return type(error)(f"{named}: {error}")
     return NotJson(f"{named} is not JSON: {error or type(error).__name__}")
 
 

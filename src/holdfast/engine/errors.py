@@ -143,6 +143,10 @@ class NotJson(HoldfastError):
     code = "not_json"
 
 
+class NotAwaited(NotJson):
+    """A value is a future: the call that made it was not awaited."""
+
+
 class PayloadTooLarge(HoldfastError):
     """A value is larger than the configured limit."""
 

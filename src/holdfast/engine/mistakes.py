@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.errors import BadDefinition, BadInput, ConcurrentName, NotInWorkflow, RestartRefused
+from holdfast.engine.errors import BadDefinition, BadInput, ConcurrentName, NotAwaited, NotInWorkflow, RestartRefused
 from holdfast.engine.stacks import behind, message_of, type_of
 
 if TYPE_CHECKING:
     from holdfast.engine.replay import Call
 
-OURS = (BadDefinition, BadInput, ConcurrentName, NotInWorkflow, RestartRefused)
+OURS = (BadDefinition, BadInput, ConcurrentName, NotAwaited, NotInWorkflow, RestartRefused)
 CHAIN_MAX = 20
 
 
@@ -26,6 +26,11 @@ def mistake_in(error: BaseException) -> str | None:
             return None
         if isinstance(link, OURS) or (isinstance(link, (TypeError, AttributeError)) and _raised_by_us(link)):
             return f"the workflow's code has a mistake: {type_of(link)}: {message_of(link)}"
+        if isinstance(link, (TypeError, AttributeError)) and "'_asyncio.Future'" in message_of(link):
+            return (
+                f"the workflow's code has a mistake: {type_of(link)}: {message_of(link)}; the answer of a call on ctx "
+                "is used before it is there: put `await` before that call"
+            )
         cause, context = behind(link)
         link = cause or context
     return None

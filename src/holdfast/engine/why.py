@@ -68,6 +68,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     now: int
     error: str = ""
+    undone: bool = False  # all that it had done
     retried: Retried | None = None
     waiting_on: str = ""
     state: str = ""  # of a chart: where it stands
@@ -101,6 +102,8 @@ def why(facts: Facts) -> str:
         if facts.retried is not None:
             new = facts.retried
             return f"{ended} and was tried again as {new.id}, which is {new.status}: look at that one."
+        if facts.undone:
+            return f"{ended} and was undone: fork it from the first step that was undone, or start it anew."
         return f"{ended}: retry it to go on from there, or fork it to go on from an earlier step."
     if facts.quarantined_at is not None:
         return (

@@ -20,6 +20,7 @@ from holdfast.engine.calendar import moment_text
 from holdfast.engine.context import Context
 from holdfast.engine.errors import HoldfastError
 from holdfast.engine.journal import PARKED, RowWords, read, words_from
+from holdfast.engine.mistakes import mistake_in
 from holdfast.engine.replay import Call, Replay
 from holdfast.engine.retry import GiveUp, RetryAt, after_failure, storable
 from holdfast.engine.scope import SCOPE
@@ -566,6 +567,9 @@ class Execution(UnderClaim):
             try:
                 result = codec.encode(value, "the workflow's result", self.worker.payload_limit)
             except HoldfastError as refused:
+                if (mistake := mistake_in(refused)) is not None:
+                    self._park(mistake)
+                    return
                 error = refused
         if error is not None:
             self.end("failed", error)
