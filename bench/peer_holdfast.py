@@ -17,7 +17,7 @@ VARIANTS = {  # "direct": started in the worker's own process, as the peers' var
     "sqlite": {
         "topology": "embedded",
         "db": "sqlite",
-        "concurrency": 500,
+        "concurrency": 200,  # the default; with more, what a batch touches no longer fits into the cache
         "services": [],
         "lead": 15,
         "n": {"A": 10000, "C": 20000},
