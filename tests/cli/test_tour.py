@@ -67,6 +67,7 @@ def test_a_person_breaks_a_step_reads_why_mends_it_and_goes_on(tmp_path: Path) -
     desk.type("holdfast init .")
 
     dev = desk.dev()
+    desk.seen(dev, "waiting for you")
     printed = dev.said(r"waiting for you: (holdfast signal .*)")
     assert printed is not None and printed.startswith("holdfast signal ins_")
     assert re.sub(r"ins_[0-9a-f]+", NEWEST, printed) == approve.partition("  #")[0].strip()
