@@ -411,8 +411,8 @@ MUTANTS = [
            "connection.execute('rollback')\n                raise RuntimeError(str(error)) from error\n"
            "            finally:",
            "tests/flows -k 'sqlite and transaction'"),
-    Mutant("a door sees every tenant", "store/migrations/postgres/0004_walls.sql",
-           "mine constant text := 'tenant_id = current_setting(''holdfast.tenant'', true)';",
+    Mutant("a door sees every tenant", "store/migrations/postgres/0008_named_indexes.sql",
+           """mine constant text := 'tenant_id = current_setting(''holdfast.tenant'', true) collate "C"';""",
            "mine constant text := 'true';", "tests/store/test_walls.py"),
     Mutant("a door may ask anything without a tenant", "store/doors.py", "if name not in UNBOUND:", "if False:",
            "tests/store/test_walls.py"),

@@ -260,6 +260,7 @@ async def test_whoever_catches_everything_restarts_all_the_same(harness: Harness
                 said.append("taken for an error")
         except BaseException:
             try:
+                ctx.child("a child", "stubborn", 2)  # a new instance, if it were heard
                 await ctx.step("after", lambda: said.append("ran"), thread=False)
             finally:
                 return -1  # noqa: B012
@@ -283,7 +284,10 @@ async def test_whoever_catches_everything_restarts_all_the_same(harness: Harness
     await second.signal("a")
     await harness.run_until_idle()
     assert await first.result(0) == 2
-    assert said == []
+    assert said == [] and len(await harness.instances()) == 2
+    assert [type_ for type_ in await types(first) if type_ != "INSTANCE_STARTED"] == [
+        "INSTANCE_RESTARTED", "INSTANCE_RESTARTED", "INSTANCE_COMPLETED",
+    ]  # fmt: skip
     assert (await second.status()).epoch == 1
     await second.signal("a")
     await second.signal("b")
