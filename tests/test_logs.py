@@ -423,14 +423,15 @@ def test_what_failed_is_a_warning_or_worse_though_the_worker_is_not_verbose(
     assert of(lines, "step_completed") == []
 
 
+@pytest.mark.parametrize("timeout", [None, 60])
 async def test_a_line_about_the_instance_does_not_name_the_step_before_it(
-    harness: Harness, capsys: pytest.CaptureFixture[str]
+    harness: Harness, capsys: pytest.CaptureFixture[str], timeout: float | None
 ) -> None:
     async def fine() -> None: ...
 
     @harness.workflow("over")
     async def over(ctx: Context, _: None) -> None:
-        await ctx.step("fine", fine)
+        await ctx.step("fine", fine, timeout=timeout)
         raise ValueError("over")
 
     logs.configure("info", format="json")

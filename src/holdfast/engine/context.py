@@ -7,6 +7,7 @@ import random
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
+from threading import get_ident
 from typing import Any, NoReturn, TypeVar, cast, overload
 
 from holdfast.engine import codec
@@ -266,7 +267,7 @@ class Context:
             raise NotInWorkflow("this workflow is being unwound: a finally block cannot ask for anything any more")
         if self._replay.restart is not None:
             raise Restarting
-        if not self._replay.loop.runs_here():
+        if self._replay.loop.drained_by != get_ident():
             raise NotInWorkflow(
                 "ctx belongs to the workflow's own code: it cannot be used inside a step, a thread or another task; "
                 "return from the step and ask there"
@@ -274,11 +275,12 @@ class Context:
 
     def _call(self, kind: str, name: str, key: str | None, args: Any, spec: Any, type_: Any = None) -> Answer[Any]:
         """Give the call its key: its name and occurrence. Two concurrent branches must not share a name."""
-        self._check_place()
+        replay = self._replay
+        if replay.closed or replay.restart is not None or replay.loop.drained_by != get_ident():
+            self._check_place()
         if key is not None:
             check_name("key", key)
             name = f"{name}.{key}"
-        replay = self._replay
         task = asyncio.current_task(replay.loop)
         last = self._last.get(name)
         if last is None:

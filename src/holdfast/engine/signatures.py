@@ -54,7 +54,7 @@ def signature_of(function: Callable[..., Any]) -> Signature:
         return _look(function)
     annotations = function.__annotations__
     known = _known.get(function.__code__)
-    if known is not None and known[0] == annotations:
+    if known is not None and (known[0] is annotations or known[0] == annotations):
         return known[1]
     found = _look(function)
     _known[function.__code__] = (annotations, found)

@@ -70,7 +70,9 @@ class TurnLoop(asyncio.AbstractEventLoop):
         self.children: list[asyncio.Task[Any]] = []
         self._main: asyncio.Task[Any] | None = None
         self._outer: Any = _UNKNOWN  # the loop around us
-        self._drained_by = 0  # the thread on which this loop is being drained; 0: none
+        # The thread on which this loop is being drained, 0: none. A call on `ctx` asks by it whether it comes from the
+        # body: Python 3.11 answers "which loop runs?" with a system call.
+        self.drained_by = 0
 
     # -- what tasks and futures need
 
@@ -128,10 +130,6 @@ class TurnLoop(asyncio.AbstractEventLoop):
 
     # -- running
 
-    def runs_here(self) -> bool:
-        """Whether the caller is code of this workflow. Python 3.11 answers "which loop runs?" with a system call."""
-        return self._drained_by == get_ident()
-
     def drain(self) -> None:
         """Run everything that is ready, and what that makes ready, until nothing is."""
         ready = self._ready
@@ -142,7 +140,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
             outer = self._outer = _get_running_loop()
         task = _step_aside(outer)
         _set_running_loop(self)
-        self._drained_by = get_ident()
+        self.drained_by = get_ident()
         hops = 0
         callback: Any = None
         try:
@@ -159,7 +157,7 @@ class TurnLoop(asyncio.AbstractEventLoop):
                     )
         finally:
             callback = None  # the body's task, whose exception holds this frame
-            self._drained_by = 0
+            self.drained_by = 0
             _set_running_loop(outer)
             if task is not None:
                 _swap_current_task(outer, task)

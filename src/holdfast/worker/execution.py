@@ -406,7 +406,7 @@ class Execution(UnderClaim):
         return [name for name in self.listening if self.events.lacks(name)]
 
     def has_more(self) -> bool:
-        return self.more or super().has_more()
+        return self.more or self.events.any or bool(self.waits)
 
     def _due(self, call: Call) -> bool:
         if self.undo is not None and call.kind in ("sleep", "signal", "transaction"):
@@ -511,7 +511,8 @@ class Execution(UnderClaim):
                 self.worker.run(self, call)
         if self.waits and self.paused is None:
             self._watch_clock()
-        self._refill()
+        if self.listening and not self.committing:
+            self._refill()
 
     def next_at(self) -> int | None:
         if self.paused is not None:

@@ -46,8 +46,8 @@ def start(worker: Worker, ex: UnderClaim, call: Call) -> None:
     spec = call.spec
     if call.kind == "step" and ex.undo is None:
         signature = spec.signature
-        if signature.is_async and signature.info is None and spec.policy.timeout is None:
-            _launch(ex, call, _bring_back(ex, call, 0, spec.function, spec.args))  # what happens most
+        if signature.is_async and signature.info is None and spec.policy.timeout is None and worker.tracing is None:
+            ex.running[call.key] = worker.loop.create_task(_run_step(ex, call, spec), name="holdfast-step")
         else:
             _start_call(worker, ex, call, spec.function, spec.args, signature, spec.policy.timeout)
     elif ex.undo is not None and ex.undo.current is call:
@@ -104,6 +104,20 @@ def _start_call(
 def _in_place(scope: Scope, function: Any, args: tuple[Any, ...]) -> Any:
     SCOPE.set(scope)
     return function(*args)
+
+
+async def _run_step(ex: UnderClaim, call: Call, spec: Any) -> None:
+    """`_bring_back` for what happens most: a plain async step that nobody traces."""
+    value, error = None, None
+    SCOPE.set((ex.whose, None, call.key, call.state.attempt))
+    try:
+        value = await spec.function(*spec.args)
+    except ENDS_THE_TASK:
+        raise
+    except BaseException as raised:
+        error = raised
+    SCOPE.set(None)
+    ex.worker.guard(ex, ex.arrive, call, value, error)
 
 
 def _launch(ex: UnderClaim, call: Call, work: Any) -> None:
