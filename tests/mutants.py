@@ -90,7 +90,7 @@ MUTANTS = [
            "bool(self._released or self.closed or journal.ending_type)", "bool(self._released or journal.ending_type)",
            "tests/flows/test_body_log.py -k sqlite"),
     Mutant("a plain step's fields stay on what follows from its result", "worker/running.py",
-           "    SCOPE.set(None)\n    ex.worker.guard", "    ex.worker.guard", "tests/test_logs.py"),
+           "    SCOPE.set(None)\n    try:", "    try:", "tests/test_logs.py"),
     Mutant("a handler's fields stay on what follows from its result", "worker/running.py",
            "    SCOPE.set(None)  # what", "    pass  # what", "tests/test_logs.py"),
     Mutant("an error may be of any size", "engine/stacks.py",

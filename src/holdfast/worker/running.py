@@ -117,7 +117,12 @@ async def _run_step(ex: UnderClaim, call: Call, spec: Any) -> None:
     except BaseException as raised:
         error = raised
     SCOPE.set(None)
-    ex.worker.guard(ex, ex.arrive, call, value, error)
+    try:
+        ex.arrive(call, value, error)
+    except ENDS_THE_PROCESS:
+        raise
+    except BaseException as broken:
+        ex.worker.broken(ex, broken)
 
 
 def _launch(ex: UnderClaim, call: Call, work: Any) -> None:
