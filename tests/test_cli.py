@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NOBODY = "ins_" + "0" * 32
 APP = '''
 """Workflows for the tests of the command line."""
+import asyncio
 import time
 from holdfast import Context, Holdfast, StepInfo
 
@@ -69,6 +70,21 @@ def call_bank(info: StepInfo) -> dict:
     if info.attempt == 1:
         raise RuntimeError("no answer")
     return {"attempt": info.attempt}
+
+@hf.workflow("pays")
+async def pays(ctx: Context) -> None:
+    await ctx.effect("pay", time.sleep, 3600)
+
+async def never_ends() -> None:
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+
+@hf.workflow("clings")
+async def clings(ctx: Context) -> None:
+    await ctx.effect("pay", never_ends)
 
 @hf.workflow("stuck")
 async def stuck(ctx: Context) -> None:
@@ -620,6 +636,23 @@ def test_a_step_that_never_ends_is_handed_back_when_the_grace_is_over(
     worker.wait_for("instance_started", instance_id=id_)
     assert worker.send(signal.SIGINT) == 0
     assert [one["holds"] for one in shop.json("workers", "list")] == [0]
+
+
+@pytest.mark.parametrize("workflow", ["pays", "clings"], ids=["in a thread", "that takes no cancel"])
+def test_a_call_that_cannot_be_stopped_is_on_record_as_unknown_when_the_grace_is_over_and_the_process_ends(
+    shop_on_both: Shop, processes: Callable[..., Process], workflow: str
+) -> None:
+    shop = shop_on_both
+    at = {"HOLDFAST_APP": shop.app, "HOLDFAST_DATABASE_URL": shop.url}
+    worker = processes("worker", "--grace", "0.2", "--verbose", **at)
+    id_ = shop.start(workflow)
+    worker.wait_for("effect_started", instance_id=id_)
+    assert worker.send(signal.SIGTERM) == 0
+    assert worker.seen("calls_outlive_worker")
+    [effect] = shop.json("effects", "list")
+    assert (effect["instance_id"], effect["state"]) == (id_, "outcome_unknown")
+    refused = shop.run("effects", "resolve", effect["id"], "did-not-happen", "--actor", "a", "--reason", "r", "--yes")
+    assert "may still be on its way" in refused.output, "its worker is known gone, and only time is missing"
 
 
 def test_asked_twice_it_stops_at_once(shop: Shop, processes: Callable[..., Process]) -> None:

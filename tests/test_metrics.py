@@ -31,6 +31,9 @@ from tests.flows.support import query
 
 Series = dict[tuple[str, ...], float]
 NAMES = {
+    "holdfast_evidence_waiting": (),
+    "holdfast_threads_busy": (),
+    "holdfast_threads_waiting": (),
     "holdfast_instances_started_total": ("definition",),
     "holdfast_instances_restarted_total": ("definition",),
     "holdfast_instances_completed_total": ("definition", "status"),
@@ -216,7 +219,7 @@ async def test_tasks_of_charts_are_counted_by_type(url: str) -> None:
     assert found["holdfast_instances_completed_total"] == {("expense", "completed"): 2}
     assert found["holdfast_tasks_total"] == {
         ("succeeded", "HUMAN"): 1,
-        ("cancelled", "HUMAN"): 1,
+        ("skipped", "HUMAN"): 1,
         ("succeeded", "SYSTEM"): 2,
         ("retried", "SYSTEM"): 1,
     }

@@ -4,11 +4,12 @@ from holdfast.app.dead_letters import DeadLetterView
 from holdfast.app.definitions import DefinitionView, MigrationView
 from holdfast.app.effects import EffectView, Observation
 from holdfast.app.instances import HistoryEntry, InstanceView
+from holdfast.app.rehearsal import Rehearsed
 from holdfast.app.tasks import TaskView
 from holdfast.app.verify import Fault, Verdict
 from holdfast.app.workers import WorkerView
 from holdfast.engine.ai import AiDefaults, Price
-from holdfast.engine.builder import LoopExhausted, Workflow
+from holdfast.engine.builder import BuiltBranch, BuiltStep, LoopExhausted, Workflow
 from holdfast.engine.charts.document import BadChart, Problem
 from holdfast.engine.context import Context
 from holdfast.engine.effects import Found
@@ -53,7 +54,7 @@ from holdfast.engine.errors import (
 )
 from holdfast.engine.retry import Backoff
 from holdfast.engine.signatures import StepInfo
-from holdfast.engine.steps import effect
+from holdfast.engine.steps import effect, step
 from holdfast.engine.tasks import TaskInfo
 from holdfast.engine.tenants import TenantPolicy
 from holdfast.facade import Definitions, Effects, Handle, Holdfast, Tasks, Tenant
@@ -61,15 +62,16 @@ from holdfast.outside import Outside
 from holdfast.version import __version__ as __version__
 
 __all__ = [
-    "AiDefaults", "Backlogged", "Backoff", "BadChart", "BadDefinition", "BadInput", "BusinessKeyTaken", "ChildFailed",
+    "AiDefaults", "Backlogged", "Backoff", "BadChart", "BadDefinition", "BadInput", "BuiltBranch",
+    "BuiltStep", "BusinessKeyTaken", "ChildFailed",
     "ConcurrentName", "ConnectionRefused", "Context", "DeadLetterView", "DefinitionNotActive", "DefinitionNotFound",
     "Definitions", "DefinitionView", "effect", "EffectAborted", "EffectFailed", "EffectNotFound", "EffectNotOpen",
     "Effects", "EffectView", "EventInLine", "EventNotTaken", "EventNotTakenYet", "Fault", "ForkRefused", "FormRefused",
     "Found",
     "Handle", "HistoryEntry", "Holdfast", "HoldfastError", "InstanceEnded", "InstanceFailed", "InstanceNotFound",
     "InstanceView", "LoopExhausted", "MigrationView", "Misplaced", "NotApplied", "NotInWorkflow", "NotJson",
-    "Observation", "Outside", "PayloadTooLarge", "Price", "Problem", "Rejected", "RestartRefused", "ResultNotReady",
-    "StepFailed", "StepInfo", "StoreNotMigrated", "StoreTooNew", "StoreUnavailable", "TaskInfo", "TaskNotFound",
-    "TaskNotOpen", "Tasks", "TaskView", "Tenant", "TenantPolicy", "Verdict", "WorkerView", "Workflow",
-    "WorkflowNotRegistered",
+    "Observation", "Outside", "PayloadTooLarge", "Price", "Problem", "Rehearsed", "Rejected", "RestartRefused",
+    "ResultNotReady", "step", "StepFailed", "StepInfo", "StoreNotMigrated", "StoreTooNew", "StoreUnavailable",
+    "TaskInfo", "TaskNotFound", "TaskNotOpen", "Tasks", "TaskView", "Tenant", "TenantPolicy", "Verdict",
+    "WorkerView", "Workflow", "WorkflowNotRegistered",
 ]  # fmt: skip

@@ -188,6 +188,7 @@ class Tenant:
         `connection=`: start inside the caller's own transaction; the instance exists only if that commits."""
         service = self._holdfast.service
         definition = await definitions.resolve(service, self.id, workflow, version)
+        await service.store.look_at_clock()
         raw = definition.encode_input(input, service.payload_limit)
         if start_at is not None and start_at.tzinfo is None:
             raise BadInput("start_at must carry a time zone: without one nobody can say which moment is meant")
@@ -209,6 +210,7 @@ class Tenant:
         """Start many at once; they share commits."""
         service = self._holdfast.service
         definition = await definitions.resolve(service, self.id, workflow, version)
+        await service.store.look_at_clock()
         given = list(inputs)
         keys = [None] * len(given) if business_keys is None else list(business_keys)
         if len(keys) != len(given):
@@ -456,24 +458,34 @@ class Holdfast:
     def task_handler(
         self, type: str, name: str, *, kind: str = "step", mode: Mode = "manual", window: timedelta | None = None,
         lookup: Callable[..., Any] | None = None, timeout: float | None = None, thread: bool = True,
+        settle_after: timedelta | None = None,
     ) -> Callable[[F], F]:  # fmt: skip
         """Declare a function as the handler of a chart's tasks of this type and name.
 
         `kind`: "step" (safe to repeat), "transaction" (gets the open transaction) or "effect" (touches the world;
-        `mode`, `window` and `lookup` as for effects in code). It gets the task's input, and a `TaskInfo` where it asks
-        for one by annotation."""
+        `mode`, `window`, `lookup` and `settle_after` as for effects in code). It gets the task's input, and a
+        `TaskInfo` where it asks for one by annotation."""
 
         def declare(function: F) -> F:
-            self.registry.add_handler(
-                TaskHandler(type, name, function, signature_of(function), kind, mode, window, lookup, timeout, thread)
-            )
+            signature = signature_of(function)
+            self.registry.add_handler(TaskHandler(
+                type, name, function, signature, kind, mode, window, lookup, timeout, thread, settle_after
+            ))  # fmt: skip
             return function
 
         return declare
 
+    def on_dead_letter(self, function: F) -> F:
+        """Declare a function that is told of each dead letter (a `DeadLetterView`) by the worker that wrote it. At most
+        once: after the commit, and not again if the process ends meanwhile or the function raises, which is logged."""
+        if signature_of(function).positional not in (1, -1):
+            raise BadDefinition(f"on_dead_letter: {function!r} should take one argument, the dead letter")
+        self.registry.dead_letter_hooks.append(function)
+        return function
+
     def register(self, workflow: Workflow, *, version: int = 1, queue: str = "default") -> Workflow:
         """Declare a built workflow."""
-        self.registry.add(Definition("code", workflow.name, version, queue, workflow.__call__))
+        self.registry.add(Definition("code", workflow.name, version, queue, workflow.__call__, built=workflow))
         return workflow
 
     # -- opening

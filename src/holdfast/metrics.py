@@ -45,11 +45,12 @@ STEPS = {
     h.EFFECT_SUCCEEDED: "succeeded", h.EFFECT_FAILED: "failed", h.EFFECT_RETRIED: "retried",
     h.EFFECT_UNKNOWN: "unknown",
     h.COMPENSATION_COMPLETED: "compensated", h.COMPENSATION_RETRIED: "compensation_retried",
-    h.COMPENSATION_FAILED: "compensation_failed",
+    h.COMPENSATION_FAILED: "compensation_failed", h.COMPENSATION_UNKNOWN: "unknown",
 }  # fmt: skip
 # A task that is an effect has both kinds of entries: of its end, the task's own is counted.
 TASKS = {
-    h.TASK_COMPLETED: "succeeded", h.TASK_FAILED: "failed", h.TASK_CANCELLED: "cancelled", h.TASK_RETRIED: "retried",
+    h.TASK_COMPLETED: "succeeded", h.TASK_FAILED: "failed", h.TASK_CANCELLED: "cancelled", h.TASK_SKIPPED: "skipped",
+    h.TASK_RETRIED: "retried",
     h.EFFECT_RETRIED: "retried", h.EFFECT_UNKNOWN: "unknown",
 }  # fmt: skip
 ENDINGS = {h.INSTANCE_COMPLETED: "completed", h.INSTANCE_FAILED: "failed", h.INSTANCE_CANCELLED: "cancelled"}
@@ -147,6 +148,7 @@ class Metrics:
             ["route", "method", "status"],
         )  # fmt: skip
         self._gauges: Gauges | None = None
+        self._load = (0, 0, 0)  # of the workers of this process, when they were last asked
         self._read_at: float | None = None
         self._reading = asyncio.Lock()
 
@@ -234,6 +236,8 @@ class Metrics:
         """The exposition text, of the type `content_type`, with the gauges of these databases together. Where one does
         not answer, without them."""
         await self._look(services)
+        loads = [worker.load() for service in services for worker in service.workers]
+        self._load = (sum(one[0] for one in loads), sum(one[1] for one in loads), sum(one[2] for one in loads))
         from prometheus_client import generate_latest
 
         return generate_latest(self.registry)
@@ -255,6 +259,7 @@ class Metrics:
             ]
             families.append(self._requests.family())
         yield from families
+        yield from _here(self._load)
         if self._gauges is not None:
             yield from _gauges(self._gauges)
 
@@ -306,6 +311,19 @@ def added(found: Sequence[Gauges]) -> Gauges:
         depths, ages, max((one.timer_lag for one in found), default=0.0), sum(one.dead_letters for one in found),
         sum(one.effects_unknown for one in found), sum(one.parked for one in found),
     )  # fmt: skip
+
+
+def _here(load: tuple[int, int, int]) -> Iterable[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    busy, waiting, receipts = load
+    return (
+        GaugeMetricFamily("holdfast_threads_busy", "Threads of this process that run a sync handler", value=busy),
+        GaugeMetricFamily("holdfast_threads_waiting", "Calls of sync handlers that wait for a thread", value=waiting),
+        GaugeMetricFamily(
+            "holdfast_evidence_waiting", "What effects came back with and the database has not taken", value=receipts
+        ),
+    )
 
 
 def _gauges(found: Gauges) -> Iterable[Metric]:

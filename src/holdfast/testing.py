@@ -16,8 +16,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from holdfast import settings
+from holdfast.app import history_file as files
+from holdfast.app.registry import OURS, Definition, no_function
+from holdfast.app.rehearsal import Rehearsed
 from holdfast.engine.codec import PAYLOAD_LIMIT
-from holdfast.engine.errors import NotApplied, Rejected
+from holdfast.engine.errors import BadInput, NotApplied, Rejected
 from holdfast.facade import Handle, Holdfast, make_store
 from holdfast.handlers.mailbox import FileMailbox
 from holdfast.handlers.script import ScriptedLlm
@@ -25,6 +29,7 @@ from holdfast.handlers.secrets import DictSecrets
 from holdfast.outside import Outside
 from holdfast.tracing import tracing_by
 from holdfast.worker.liveness import liveness_for
+from holdfast.worker.rehearsal import rehearse, told
 from holdfast.worker.worker import Worker
 
 EPOCH = datetime(2026, 1, 1, 9, 0, tzinfo=UTC)
@@ -161,6 +166,52 @@ class Harness(Holdfast):
         return await handle.result(timeout=0)
 
 
+def replay(history_file: str | Path, app: Holdfast | None = None) -> Rehearsed:
+    """What the code of `app` makes of an instance whose history was taken home:
+
+        holdfast instances history ins_… -o jsonl > tests/stuck_order.jsonl
+        assert replay("tests/stuck_order.jsonl", hf).verdict == "goes_on"
+
+    Its body runs as far as the history reaches, as of the moment when it was taken. No handler is called, and no
+    database is needed. Without `app` it is the one that the settings name, as for the `holdfast` command. A child that
+    the app does not have is taken to be a published chart."""
+    if app is not None and not isinstance(app, Holdfast):
+        raise BadInput(f"app is {app!r}: expected the Holdfast that your workflows are registered with")
+    path = Path(history_file)
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror or error}") from error
+    stored = files.from_lines(lines, path.name)
+    found = app or _app_of_the_settings()
+    if stored.kind != "code":
+        return told(
+            stored, "not_replayed", f"it is of a {stored.kind}, whose document is pinned: only code is replayed"
+        )
+    registry = found.registry
+
+    def child(tenant_id: str, key: str, version: int | None) -> Definition:
+        if registry.has(key) or key.startswith(OURS):
+            return registry.find(key, version)
+        return Definition("chart", key, version or 1, "default", no_function)
+
+    return rehearse(stored, registry, payload_limit=found.payload_limit, child=child)
+
+
+def _app_of_the_settings() -> Holdfast:
+    from click import UsageError  # a test that names its app needs neither
+
+    from holdfast.cli.app import find_app
+
+    named = settings.load().values.app
+    if not named:
+        raise BadInput("name the app: replay(history_file, hf), HOLDFAST_APP, or `app` in holdfast.toml")
+    try:
+        return find_app(named)[1]
+    except UsageError as error:
+        raise BadInput(error.message) from error
+
+
 class FakeProvider:
     """An outside provider that dedupes by key, remembers every call, and misbehaves on request.
 
@@ -194,4 +245,14 @@ class FakeProvider:
         return self.deeds.get(key)
 
 
-__all__ = ["EPOCH", "DictSecrets", "FakeProvider", "FileMailbox", "Harness", "ManualClock", "ScriptedLlm"]
+__all__ = [
+    "EPOCH",
+    "DictSecrets",
+    "FakeProvider",
+    "FileMailbox",
+    "Harness",
+    "ManualClock",
+    "Rehearsed",
+    "ScriptedLlm",
+    "replay",
+]

@@ -20,7 +20,8 @@ import structlog
 from holdfast.engine import ids
 from holdfast.engine.effects import known_from
 from holdfast.engine.hiding import without_secrets
-from holdfast.engine.replay import Call
+from holdfast.engine.journal import UNDO
+from holdfast.engine.replay import Call, Undoing
 from holdfast.engine.trace import TraceParent, format_traceparent, parse_traceparent
 
 if TYPE_CHECKING:
@@ -261,8 +262,8 @@ def _title(ex: UnderClaim, call: Call) -> str:
     if _is_task(call):
         return f"{call.task.type} {call.task.name}"
     step = call.key.partition("#")[0]
-    if ex.undoing(call):
-        return f"compensation {step}"
+    if ex.undoing(call) or isinstance(call, Undoing):
+        return f"compensation {step.removeprefix(UNDO)}"
     if call.kind == "effect" and call.state.next == "lookup":
         return f"lookup {step}"
     return f"{call.kind} {step}"

@@ -486,6 +486,48 @@ def test_a_task_is_for_its_groups(served: Served) -> None:
     assert mine.ok(f"POST {task}/complete", {"output": {}})["status"] == "succeeded"
 
 
+def test_a_task_is_read_by_those_who_may_take_it(served: Served) -> None:
+    tenant = f"seen-{uuid4().hex[:6]}"
+    api = served.api("admin", tenant)
+    for key, groups in (("closed", {"groups": ["finance"]}), ("open", {})):
+        ask = {"task": {"type": "HUMAN", "name": key, "input": {"salary": 5}, **groups}}
+        states = {"review": {"invoke": {"id": "ask", "src": ask, "onDone": "over"}}, "over": {"type": "final"}}
+        api.ok("POST /workflow/definitions", {"spec": {"id": key, "initial": "review", "states": states}})
+    closed, open_ = api.start("closed"), api.start("open")
+    task, other_task = api.open_task(closed)["id"], api.open_task(open_)["id"]
+    place = f"/workflow/tasks/{task}"
+
+    def seen(who: Api) -> list[set[str]]:
+        lists = ("/workflow/tasks", "/workflow/tasks?status=any&limit=1", f"/workflow/instances/{closed}/tasks")
+        found = []
+        for path in lists:
+            items, cursor = [], ""
+            while cursor is not None:
+                page = who.ok(f"GET {path}{'&' if '?' in path else '?'}{f'cursor={cursor}' if cursor else ''}")
+                items, cursor = items + page["items"], page["next_cursor"]
+            found.append({one["name"] for one in items})
+        return [*found, {one["name"] for one in who.ok(f"GET /workflow/instances/{closed}")["tasks"]}]
+
+    everything = [{"closed", "open"}, {"closed", "open"}, {"closed"}, {"closed"}]
+    nothing: list[set[str]] = [{"open"}, {"open"}, set(), set()]
+    member = served.api("approver", tenant, kind="human", group="finance")
+    outsider = served.api("approver", tenant, kind="human", group="people")
+    assert seen(member) == seen(served.api("operator", tenant)) == seen(served.api("auditor", tenant)) == everything
+    assert member.ok(f"GET {place}")["input"] == {"salary": 5}
+    for stranger in (outsider, served.api("viewer", tenant), served.api("builder", tenant)):
+        assert seen(stranger) == nothing
+        stranger.refused(404, "not-found", f"GET {place}")
+        stranger.refused(404, "not-found", f"GET {place}/comments")
+        assert stranger.ok(f"GET /workflow/instances/{closed}")["left_out"] == ["tasks"]
+        assert stranger.ok(f"GET /workflow/tasks/{other_task}")["name"] == "open"
+    outsider.refused(404, "not-found", f"POST {place}/comments", {"body": "what is this?"})
+    api.ok(f"POST {place}/assign", {"assignee": "approver-human-people"})
+    assert seen(outsider) == everything, "it is theirs now"
+    outsider.ok(f"POST {place}/complete", {"output": {}})
+    assert outsider.ok(f"GET {place}")["status"] == "succeeded"
+    assert seen(outsider)[1] == {"closed", "open"}
+
+
 def test_a_body_without_a_length_is_bounded_too(served: Served) -> None:
     """In chunks, nobody says beforehand how long it will be."""
     api = served.api()

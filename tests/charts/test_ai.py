@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import BadChart, FormRefused, Holdfast, Outside
+from holdfast import BadChart, FormRefused, Holdfast, Outside, Rejected
+from holdfast.handlers.llm import LlmFailed
 from holdfast.handlers.script import ScriptedLlm
 from holdfast.testing import Harness
 from tests.support.auditor import assert_sound
@@ -161,6 +162,31 @@ async def test_the_kill_switch_stops_calls_and_the_chart_goes_its_error_way(url:
         await test.run_until_idle()
         assert await state_of(handle) == "broken"
         assert llm.requests == []
+
+
+@pytest.mark.parametrize("how", ["outage", "refusal", "kill switch"])
+async def test_a_failed_or_refused_call_keeps_what_was_asked_without_its_marked_fields(url: str, how: str) -> None:
+    reply = {"outage": LlmFailed("overloaded"), "refusal": Rejected("no"), "kill switch": says()}[how]
+    test = Harness(Holdfast("sqlite:///unused.db"), url=url, outside=Outside(llm=ScriptedLlm([reply] * 3)))
+    async with test:
+        await test.tenant("default").set_policy(ai_enabled=how != "kill switch")
+        spec = chart(ALLOW, max_attempts=1, redact=["input.text"])
+        told = {"type": "assign", "assign": {"got": {"@expr": "event.error"}}}
+        spec["states"]["sort"]["invoke"]["onError"] = {"target": "broken", "actions": told}
+        await test.publish(spec)
+        handle = await test.start("claims", {"text": "SECRET window"})
+        await test.run_until_idle()
+        [task] = await test.tasks.list(status="failed")
+        asked = task.error["asked"]
+        assert asked["prompt"].items() >= {"id": "triage", "version": 1}.items()
+        assert asked["rendered"]["user"].startswith('Sort this claim: "[redacted]"')
+        assert (asked["input"], asked["policy"]["allowed_events"]) == ({"text": "[redacted]"}, ["approve", "reject"])
+        assert await state_of(handle) == "broken"
+        assert (await handle.result(0)).keys() == {"type", "message"}
+        entries = await handle.history()
+        with_asked = {e.type for e in entries if '"asked":' in json.dumps(e.payload)}
+        assert with_asked == {"EFFECT_FAILED"}, "once, and not for the chart"
+        assert "SECRET" not in json.dumps([e.payload for e in entries if e.type.startswith(("EFFECT", "TASK"))])
 
 
 async def test_marked_fields_are_not_kept(url: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -143,7 +144,7 @@ async def test_a_word_that_is_overtaken_by_the_state_being_left_is_refused(
             return await commit(turn)
 
         monkeypatch.setattr(test.service, "commit", overtaken)
-        with pytest.raises(TaskNotOpen, match="cancelled"):
+        with pytest.raises(TaskNotOpen, match="skipped"):
             await test.tasks.complete(task.id, {"ok": True}, actor="ann")
         assert (await test.tasks.show(task.id)).completed_by is None
         assert not [e for e in await handle.history() if e.type in ("TASK_LATE", "TASK_COMPLETED")]
@@ -284,6 +285,81 @@ async def test_a_poison_chart_ends_with_its_tasks_closed(url: str) -> None:
         assert (await handle.status()).status == "failed"
         assert {t.status for t in await test.tasks.list(status=None)} == {"cancelled"}
         assert len(await test.dead_letters()) == 1
+    assert_sound(url)
+
+
+async def test_a_chart_whose_handler_takes_its_workers_down_is_buried(url: str) -> None:
+    """A lost attempt is begun again without a row of its own: that row would prove the instance harmless each time."""
+    begun: list[int] = []
+    hf = Holdfast("sqlite:///unused.db")
+
+    @hf.task_handler("SYSTEM", "work")
+    async def work(given: Any, info: TaskInfo) -> None:
+        begun.append(info.attempt)
+        await asyncio.Event().wait()
+
+    async with AsyncExitStack() as stack:
+        test = await stack.enter_async_context(Harness(hf, url=url))
+        await test.publish(CHAIN)
+        handle = await test.start("chain")
+        await until(lambda: begun, test)
+        for lives in range(2, 7):
+            test = await stack.enter_async_context(next_worker(test, app=hf))
+            await _until_begun(test, begun, lives)
+        test = await stack.enter_async_context(next_worker(test, app=hf))
+        await _until_begun(test, begun, 7)
+        history = await handle.history()
+        assert (await handle.status()).error["type"] == "Poison"
+        assert begun == [1] * 6 and [e.type for e in history].count("TASK_STARTED") == 1
+    assert_sound(url)
+
+
+async def _until_begun(test: Harness, begun: list[int], times: int) -> None:
+    """Or until the worker has found that it would be once too often."""
+    for _ in range(300):
+        assert test.test_worker is not None
+        test.test_worker.look_for_suspects()
+        await test.test_worker.run_once()
+        await asyncio.sleep(0.001)
+        if len(begun) >= times or (await test.instances())[0].status == "failed":
+            return
+
+
+@pytest.mark.parametrize("mode", ["manual", "keyed", "lookup", "asked already"])
+async def test_what_a_buried_chart_left_in_doubt_is_settled_before_it_ends(url: str, mode: str) -> None:
+    hf = Holdfast("sqlite:///unused.db")
+    called: list[str] = []
+
+    async def pay(given: Any) -> None:
+        called.append("pay")
+        if mode == "asked already":
+            raise TimeoutError
+        await asyncio.Event().wait()
+
+    async def look(key: str) -> None:
+        called.append("look")
+
+    options: Any = {"mode": "lookup", "lookup": look} if mode == "lookup" else {"mode": "keyed"}
+    hf.task_handler("SYSTEM", "pay", kind="effect", **(options if mode in ("keyed", "lookup") else {}))(pay)
+    async with Harness(hf, url=url) as test:
+        await test.publish(PAYING)
+        handle = await test.start("paying")
+        await until(lambda: called, test)
+        if mode == "asked already":
+            await test.run_until_idle()
+        async with next_worker(test, app=hf) as other:
+            query(url, "update holdfast.instances set attempts = 9, run_at = 0")
+            assert other.test_worker is not None
+            other.test_worker.look_for_suspects()
+            await other.run_until_idle()
+            [unknown] = await other.effects.list()
+            assert unknown.state == "outcome_unknown" and "a person" in str((await handle.status()).waiting_on)
+            await other.advance(hours=1)
+            assert called == ["pay"]  # its author's code is not run any more
+            await other.effects.resolve(unknown.id, "happened", result={"id": "p1"}, reason="seen", actor="ann")
+            await other.run_until_idle()
+            view = await other.instance(handle.id).status()
+            assert (view.status, view.error["type"], len(await other.dead_letters())) == ("failed", "Poison", 1)
     assert_sound(url)
 
 

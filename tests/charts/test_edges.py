@@ -13,6 +13,7 @@ from holdfast import BadInput, EffectNotOpen, EventInLine, Holdfast, NotApplied,
 from holdfast.testing import Harness, ScriptedLlm
 from tests.charts.support import human
 from tests.flows.support import next_worker, until
+from tests.flows.test_odd_failures import ODD
 from tests.support.auditor import assert_sound
 
 FINAL = {"type": "final"}
@@ -712,3 +713,44 @@ async def test_an_output_that_cannot_be_written_is_an_incident(url: str) -> None
             await test.run_until_idle()
         view = await handle.status()
         assert view.status == "waiting" and "nested" in str(view.waiting_on)
+
+
+async def test_a_handler_gets_its_input_afresh_at_each_attempt(url: str) -> None:
+    hf = empty()
+    seen: list[int] = []
+
+    @hf.task_handler("SYSTEM", "work", thread=False)
+    def work(given: Any, info: TaskInfo) -> int:
+        for order in (given, info.input):
+            order["amount"] *= 100
+            seen.append(order["amount"])
+        if info.attempt < 3:
+            raise ValueError("again")
+        return 1
+
+    entry = system("work", input={"amount": 42})
+    chart = {"id": "afresh", "initial": "on", "states": {"on": {"entry": entry, "on": {"task.done.work": "off"}}, "off": FINAL}}  # noqa: E501  # fmt: skip
+    async with Harness(hf, url=url) as test:
+        await test.publish(chart)
+        await test.finish(await test.start("afresh"))
+    assert seen == [4200] * 6
+
+
+@pytest.mark.parametrize("thread", [False, True])
+@pytest.mark.parametrize("error", ODD)
+async def test_a_handler_that_raises_no_exception_fails_its_task(
+    url: str, error: type[BaseException], thread: bool
+) -> None:
+    hf = empty()
+
+    @hf.task_handler("SYSTEM", "work", thread=thread)
+    def work() -> None:
+        raise error("odd")
+
+    states = {"on": {"entry": system("work", max_attempts=1), "on": {"task.failed.work": "off"}}, "off": FINAL}
+    async with Harness(hf, url=url) as test:
+        await test.publish({"id": "odd", "initial": "on", "states": states})
+        handle = await test.start("odd")
+        await test.run_until_idle()
+        assert (await handle.status()).status == "completed"
+    assert_sound(url)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from holdfast import (
     BadChart,
+    BadDefinition,
     BadInput,
+    DeadLetterView,
     DefinitionNotActive,
     DefinitionNotFound,
     EventNotTaken,
@@ -22,6 +26,7 @@ from holdfast import (
 )
 from holdfast.testing import FakeProvider, Harness
 from tests.charts.support import EXPENSE, app, human
+from tests.flows.support import until
 from tests.support.auditor import assert_sound
 
 LATER = {"type": "createTask", "params": {"type": "TIMER", "name": "later", "delay": "P1D"}}
@@ -47,14 +52,14 @@ async def test_an_expense_is_approved_by_a_person_and_paid_once(url: str) -> Non
         assert len(provider.calls) == 1
         assert types(await handle.history()) == [
             "INSTANCE_STARTED", "STATE_TRANSITION", "TASK_CREATED", "TIMER_STARTED", "TASK_COMPLETED",
-            "STATE_TRANSITION", "TIMER_CANCELLED", "TASK_CREATED", "TASK_COMPLETED", "STATE_TRANSITION",
-            "TASK_CREATED", "EFFECT_STARTED", "EFFECT_SUCCEEDED", "TASK_COMPLETED", "STATE_TRANSITION",
-            "INSTANCE_COMPLETED",
+            "STATE_TRANSITION", "TIMER_CANCELLED", "TASK_CREATED", "TASK_STARTED", "TASK_COMPLETED",
+            "STATE_TRANSITION", "TASK_CREATED", "EFFECT_STARTED", "EFFECT_SUCCEEDED", "TASK_COMPLETED",
+            "STATE_TRANSITION", "INSTANCE_COMPLETED",
         ]  # fmt: skip
         assert (await test.verify()).faults == []
 
 
-async def test_a_state_left_by_time_cancels_the_task_and_a_late_word_is_refused(url: str) -> None:
+async def test_a_state_left_by_time_skips_the_task_and_a_late_word_is_refused(url: str) -> None:
     async with Harness(app(), url=url) as test:
         await test.publish(EXPENSE)
         handle = await test.start("expense", {"amount": 5})
@@ -64,9 +69,68 @@ async def test_a_state_left_by_time_cancels_the_task_and_a_late_word_is_refused(
         assert (await handle.status()).status == "waiting"
         await test.advance(hours=1)
         assert (await handle.status()).status == "completed"
-        assert (await test.tasks.show(task.id)).status == "cancelled"
-        with pytest.raises(TaskNotOpen, match="cancelled already"):
+        assert (await test.tasks.show(task.id)).status == "skipped"
+        with pytest.raises(TaskNotOpen, match="skipped already"):
             await test.tasks.complete(task.id, {"ok": True}, actor="bob")
+
+
+async def test_a_task_that_had_not_begun_is_skipped_and_one_that_had_is_cancelled(url: str) -> None:
+    hf = Holdfast(url)
+    begun: list[str] = []
+    tried: list[str] = []
+
+    @hf.task_handler("SYSTEM", "slow")
+    async def slow(given: Any, info: TaskInfo) -> None:
+        begun.append(info.name)
+        await asyncio.Event().wait()
+
+    @hf.task_handler("SYSTEM", "shaky")
+    async def shaky(given: Any) -> None:
+        tried.append("once")
+        raise OSError("down")
+
+    def invoked(name: str, **more: Any) -> dict[str, Any]:
+        task = {"type": "SYSTEM", "name": name, **more}
+        return {"id": name, "src": {"task": task}}
+
+    created = [
+        {"type": "createTask", "params": {"type": "SYSTEM", "name": "later", "handler": "slow", "delay": "P1D"}},
+        {"type": "createTask", "params": {"type": "HUMAN", "name": "asked"}},
+        {"type": "createTask", "params": {"type": "HUMAN", "name": "taken back"}},
+    ]
+    chart = {
+        "id": "leaving", "initial": "on",
+        "states": {
+            "on": {
+                "entry": created,
+                "invoke": [
+                    invoked("slow"), invoked("shaky", backoff="PT1H"), invoked("tomorrow", handler="slow", delay="P1D"),
+                    invoked("person", type="HUMAN"), invoked("timer", type="TIMER", delay="P1D"),
+                ],
+                "on": {"leave": {"target": "off", "actions": {"type": "cancelTask", "params": {"name": "taken back"}}}},
+            },
+            "off": {"invoke": invoked("at once", handler="slow"), "always": "over"},
+            "over": {"type": "final"},
+        },
+    }  # fmt: skip
+    async with Harness(hf, url=url) as test:
+        await test.publish(chart)
+        left, stopped = await test.start("leaving"), await test.start("leaving")
+        await until(lambda: len(begun) == 2 and len(tried) == 2, test)
+        await left.send("leave")
+        await stopped.cancel("enough", actor="ann")
+        await test.run_until_idle()
+        ends = {t.name: t for t in await test.tasks.list(status=None, instance=left.id)}
+        assert {name: task.status for name, task in ends.items()} == {
+            "slow": "cancelled", "shaky": "cancelled", "taken back": "cancelled", "later": "skipped",
+            "asked": "skipped", "tomorrow": "skipped", "person": "skipped", "timer": "skipped", "at once": "skipped",
+        }  # fmt: skip
+        assert {(t.attempts, t.started_at) for t in ends.values() if t.status == "skipped"} == {(0, None)}
+        started = {e.name.partition("/")[0] for e in await left.history() if e.type == "TASK_STARTED"}
+        assert started == {"slow", "shaky"}
+        assert (await left.status()).status == "completed"
+        assert {t.status for t in await test.tasks.list(status=None, instance=stopped.id)} == {"cancelled"}
+    assert_sound(url)
 
 
 async def test_an_event_is_taken_once_however_often_it_is_sent(url: str) -> None:
@@ -161,7 +225,7 @@ async def test_a_task_that_fails_is_tried_again_then_its_error_is_the_charts(url
         assert tries == [1, 2, 3]
         assert types(await handle.history()).count("TASK_RETRIED") == 2
         started = [e.payload["attempt"] for e in await handle.history() if e.type == "TASK_STARTED"]
-        assert started == [2, 3], "the first began with its creation"
+        assert started == [1, 2, 3]
         assert (await handle.status()).status == "completed"
         tries.clear()
         handle = await test.start("shaky-chart", 9)
@@ -176,6 +240,45 @@ async def test_a_task_that_fails_is_tried_again_then_its_error_is_the_charts(url
             await handle.result(0)
         [letter] = await test.dead_letters()
         assert letter.source == "task"
+
+
+async def test_authors_are_told_of_a_dead_letter_after_its_commit_whatever_their_functions_raise(url: str) -> None:
+    hf = Holdfast(url)
+    told: list[DeadLetterView] = []
+
+    @hf.task_handler("SYSTEM", "broken")
+    def broken(given: Any) -> None:
+        raise OSError("down")
+
+    @hf.on_dead_letter
+    def leave(letter: DeadLetterView) -> None:
+        raise SystemExit("no")
+
+    @hf.on_dead_letter
+    async def interrupt(letter: DeadLetterView) -> None:
+        raise asyncio.CancelledError
+
+    @hf.on_dead_letter
+    async def tell(letter: DeadLetterView) -> None:
+        assert await test.dead_letters() == [letter], "it is on disk"
+        told.append(letter)
+
+    task = {"type": "SYSTEM", "name": "broken", "max_attempts": 1}
+    chart = {"id": "lost", "initial": "on", "states": {"on": {"entry": {"type": "createTask", "params": task}}}}
+    async with Harness(hf, url=url) as test:
+        await test.publish(chart)
+        with capture_logs() as lines:
+            handle = await test.start("lost")
+            await test.run_until_idle()
+        assert [(letter.source, letter.instance_id, letter.workflow) for letter in told] == [
+            ("task", handle.id, "lost")
+        ]
+        failed = [line for line in lines if line["event"] == "dead_letter_hook_failed"]
+        assert sorted(line["error"].partition(":")[0] for line in failed) == ["CancelledError", "HandlerExited"]
+        assert {line["dead_letter_id"] for line in failed} == {told[0].id}
+
+    with pytest.raises(BadDefinition, match="should take one argument"):
+        hf.on_dead_letter(lambda: None)
 
 
 async def test_versions_live_side_by_side_and_instances_pin_theirs(url: str) -> None:
@@ -315,10 +418,10 @@ async def test_a_guard_that_fails_keeps_the_event_and_asks_a_person(url: str) ->
         await test.run_until_idle()
         view = await handle.status()
         assert view.status == "waiting" and 'Key not found in map : "amount"' in str(view.waiting_on)
-        assert types(await handle.history())[-1] == "INCIDENT_RAISED"
+        assert types(await handle.history())[-1] == "ERROR"
         await handle.resume("look again", actor="ann")
         await test.run_until_idle()
-        assert types(await handle.history()).count("INCIDENT_RAISED") == 2
+        assert types(await handle.history()).count("ERROR") == 2
         await handle.resume("it was a mistake", actor="ann", drop_event=True)
         await test.run_until_idle()
         assert (await handle.status()).status == "completed"
@@ -339,7 +442,7 @@ async def test_an_endless_loop_is_an_incident_that_shows_the_circle(url: str) ->
         await test.run_until_idle()
         view = await handle.status()
         assert "no rest after 1,000 microsteps" in str(view.waiting_on)
-        [incident] = [e for e in await handle.history() if e.type == "INCIDENT_RAISED"]
+        [incident] = [e for e in await handle.history() if e.type == "ERROR"]
         assert "#round.a --always--> #round.b" in str(incident.payload["cycle"])
         assert (await test.start("round")).id != handle.id
 

@@ -251,7 +251,7 @@ async def test_a_retry_resumes_an_incident_and_why_names_it(url: str) -> None:
         assert said.startswith("A step of its chart was refused (") and "resume it and drop the event" in said
         await handle.retry(actor="ann")
         await test.run_until_idle()
-        assert (await types(handle))[-2:] == ["INSTANCE_RETRIED", "INCIDENT_RAISED"]
+        assert (await types(handle))[-2:] == ["INSTANCE_RETRIED", "ERROR"]
         await handle.resume(drop_event=True)
         await test.run_until_idle()
         assert (await handle.status()).waiting_on == "in calm: an event"

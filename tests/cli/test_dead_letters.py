@@ -6,12 +6,12 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
 from structlog.testing import capture_logs
 
 from holdfast import Context
 from holdfast.testing import Harness, ManualClock
 from tests.cli.support import Desk
+from tests.flows.support import query
 
 NO_LETTER = "dlt_" + "0" * 32
 CHART: dict[str, Any] = {
@@ -21,10 +21,8 @@ CHART: dict[str, Any] = {
 }
 
 
-def poisoned(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An instance whose turn no database takes: claimed again and again, lately alone, and then given up."""
-    monkeypatch.setattr("holdfast.engine.context.check_name", lambda what, name: name)
-    bad = "bad \x00 name" if desk.url.startswith("postgres") else "bad \ud800 name"
+def poisoned(desk: Desk) -> str:
+    """An instance that took worker after worker down with it, and then was given up."""
 
     async def whole() -> str:
         async with Harness(url=desk.url, clock=ManualClock(datetime.now(UTC))) as test:
@@ -32,18 +30,21 @@ def poisoned(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> str:
             @test.workflow("order")
             async def order(ctx: Context) -> None:
                 await ctx.effect("pay", lambda: "paid")
-                await ctx.step(bad, lambda: 1)
+                await ctx.wait_for_signal("go")
 
             handle = await test.start("order")
+            await test.run_until_idle()
+            query(desk.url, "update holdfast.instances set attempts = 5")
+            await handle.signal("go")
             with capture_logs():
-                await test.advance(seconds=10)
+                await test.run_until_idle()
             return handle.id
 
     return asyncio.run(whole())
 
 
-def test_a_dead_letter_is_listed_shown_and_replayed_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    instance = poisoned(desk, monkeypatch)
+def test_a_dead_letter_is_listed_shown_and_replayed_once(desk: Desk) -> None:
+    instance = poisoned(desk)
     [letter] = desk.json("dead-letters", "list")
     assert (letter["instance_id"], letter["source"], letter["resolution"]) == (instance, "instance", None)
     assert "its worker died" in desk.json("dead-letters", "show", letter["id"])["reason"]
@@ -58,8 +59,8 @@ def test_a_dead_letter_is_listed_shown_and_replayed_once(desk: Desk, monkeypatch
     desk.refused(4, "was replayed by ann", *replay, "--actor", "bob", "--yes")
 
 
-def test_a_dead_letter_is_ignored_with_a_reason(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    poisoned(desk, monkeypatch)
+def test_a_dead_letter_is_ignored_with_a_reason(desk: Desk) -> None:
+    poisoned(desk)
     [letter] = desk.json("dead-letters", "list")
     assert desk.run("dead-letters", "ignore", letter["id"]).exit_code == 2
     ignore = ("dead-letters", "ignore", letter["id"], "--reason", "a test order", "--actor", "ann")

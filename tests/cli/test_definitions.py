@@ -56,6 +56,23 @@ def test_lint_says_what_looks_wrong_though_it_is_allowed(files: Desk) -> None:
     assert files.json("definitions", "lint", "request.json") == []
 
 
+def test_a_built_workflow_of_the_app_is_drawn_and_a_function_is_not(files: Desk) -> None:
+    app = files.folder / "drawn_app.py"
+    app.write_text(
+        "from holdfast import Holdfast, Workflow\n"
+        "hf = Holdfast()\n"
+        "hf.register(Workflow('order').step('reserve', lambda: 1).effect('pay', lambda: 2))\n"
+        "@hf.workflow('written')\n"
+        "async def written(ctx): ...\n"
+    )
+    where = ("--app", "drawn_app:hf")
+    drawn = files.ok("definitions", "graph", "order", *where).stdout
+    assert drawn.startswith("stateDiagram-v2") and "pay (effect)" in drawn
+    assert files.ok("definitions", "graph", "order@1", "--format", "svg", *where).stdout.startswith("<svg")
+    files.refused(2, "is a function, whose steps are known only as it runs", "definitions", "graph", "written", *where)
+    files.refused(2, "marks a place in a chart", "definitions", "graph", "order", "--instance", NO_INSTANCE, *where)
+
+
 def test_files_are_drawn_compared_and_tried_out_without_a_database(files: Desk) -> None:
     old, new = files.file("old.json", REQUEST), files.file("new.json", with_state(REQUEST, "lost"))
     assert files.ok("definitions", "graph", old).stdout.startswith("stateDiagram-v2")

@@ -21,7 +21,7 @@ import structlog
 
 from holdfast import Context, Holdfast, StepInfo
 from holdfast.app import quarantine
-from holdfast.app.quarantine import PostgresIdentity, Seen, Witness
+from holdfast.app.quarantine import PostgresIdentity, Quarantine, Seen, Witness
 from holdfast.testing import FakeProvider
 from holdfast.worker.worker import Worker
 from tests.cli.support import Desk
@@ -247,6 +247,18 @@ async def test_a_witness_that_does_not_speak_for_this_file_holds_it_back(tmp_pat
         assert not worker.quarantine.holds
 
 
+async def test_a_witness_that_is_removed_under_a_running_worker_is_written_anew(tmp_path: Path) -> None:
+    path, provider = tmp_path / "shop.db", FakeProvider()
+    url = f"sqlite:///{path}"
+    async with working(url, provider) as (hf, worker):
+        await (await hf.start("quick", "first")).result(PATIENCE_SECONDS)
+        Path(f"{path}-witness").unlink()
+        await worker.quarantine.look()
+        assert not worker.quarantine.holds
+    async with working(url, provider) as (_, worker):
+        assert not worker.quarantine.holds
+
+
 async def test_workers_that_start_at_once_agree_on_one_identity(url: str) -> None:
     provider = FakeProvider()
     async with app(url, provider) as one, app(url, provider) as other:
@@ -316,6 +328,51 @@ async def test_a_server_that_does_not_say_who_it_is_is_known_by_its_database() -
     assert await identity.difference("postgres:?:16384") is None
     assert await identity.difference("postgres:7000000000000000000:16384") is None
     assert "is not the one on record (5)" in await identity.difference("postgres:?:5")
+
+
+class SomeServer:
+    """A PostgreSQL server on some timeline, reached by a new connection each time."""
+
+    url, dialect = "postgresql://somewhere", "postgres"
+
+    def __init__(self) -> None:
+        self.timeline: int | None = 2
+        self.sessions = 0
+        self.entered: list[str] = []
+
+    def now(self) -> int:
+        return 0
+
+    async def fetch(self, name: str, **_: Any) -> list[tuple[Any, ...]]:
+        if name == "read_installation":
+            held = (1, self.entered[0]) if self.entered else (None, None)
+            return [("postgres:1:2", *held, None, None)]
+        return [(self.timeline,)]
+
+    async def write(self, name: str, **values: Any) -> int:
+        assert name == "enter_quarantine"
+        self.entered.append(values["reason"])
+        return 1
+
+    async def asked_on(self, quarantine_: Quarantine, timeline: int | None) -> bool:
+        self.timeline, self.sessions = timeline, self.sessions + 1
+        return await quarantine_.doubtful()
+
+
+async def test_a_promotion_is_waited_out_and_a_server_from_before_it_is_held_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = SomeServer()
+    worker = Quarantine(server)  # type: ignore[arg-type]
+    assert not await server.asked_on(worker, 2)
+    assert not await server.asked_on(worker, None)  # it does not say
+    assert await server.asked_on(worker, 3), "nothing is claimed until those who lost rows can have said so"
+    assert not server.entered
+    monkeypatch.setattr(worker, "_claims_at", 0.0)
+    worker._take(await quarantine.read(server))  # type: ignore[arg-type]
+    assert not await server.asked_on(worker, 3)
+    assert await server.asked_on(worker, 2)
+    assert "is on timeline 2, and the one before it was on 3" in server.entered[0]
 
 
 # -- on the command line

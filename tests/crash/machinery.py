@@ -186,19 +186,19 @@ async def kill(test: Harness, playing: asyncio.Task[Any]) -> None:
         worker.stopping = True
         for execution in list(worker.executions.values()):
             execution.abandoned = True
-        tasks = [*worker._tasks, *worker.committer._tasks] if hasattr(worker, "committer") else list(worker._tasks)
+        tasks = list(worker._tasks)
         for execution in worker.executions.values():
             tasks += [t for t in execution.running.values() if t is not None]
         for task in tasks:
             task.cancel()
+        if hasattr(worker, "committer"):
+            await worker.committer.stop()
         await asyncio.gather(*tasks, return_exceptions=True)
         worker.pool.shutdown(wait=True)
         for execution in list(worker.executions.values()):
             execution.close()
     if service is not None:
-        for task in service.committer._tasks:
-            task.cancel()
-        await asyncio.gather(*service.committer._tasks, return_exceptions=True)
+        await service.committer.stop()
         store = getattr(service.store, "_store", service.store)
         await store.close()
     test._service = None

@@ -70,7 +70,7 @@ def test_two_parts_of_one_name_are_refused(add: Callable[[Workflow, str], Workfl
         (lambda w: w.effect("e", work, window=timedelta(1)), "window=… goes with mode 'keyed'"),
         (lambda w: w.effect("e", None), "the handler is None"),
         (lambda w: w.step("s", 5), "the handler is 5: expected a function that takes a StepInfo"),
-        (lambda w: w.step("s", work, compensate=5), "the handler is 5"),
+        (lambda w: w.step("s", work, compensate=5), "compensate=… is 5"),
         (lambda w: w.step("s", work, max_attempts=0), "max_attempts is 0"),
         (lambda w: w.step("s", work, timeout=0), "timeout is 0"),
         (lambda w: w.step("s", work, backoff=1.5), "backoff is 1.5"),

@@ -28,8 +28,8 @@ def pay(amount: int) -> str:
     [
         (NotApplied("closed"), "not_applied"),
         (Rejected("no funds"), "rejected"),
-        (ConnectionRefusedError(), "not_applied"),
-        (socket.gaierror(-2, "no such name"), "not_applied"),
+        (ConnectionRefusedError(), "unknown"),
+        (socket.gaierror(-2, "no such name"), "unknown"),
         (ConnectionResetError(), "unknown"),
         (BrokenPipeError(), "unknown"),
         (ConnectionError(), "unknown"),

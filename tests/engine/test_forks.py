@@ -84,6 +84,23 @@ def test_an_effect_that_was_undone_may_be_done_again_by_anybody() -> None:
     assert "'pay', which would be taken over as done, was undone" in str(fork_point(rows, None))
 
 
+def test_what_a_compensation_failed_to_undo_is_still_done_and_is_taken_over() -> None:
+    ending = (h.INSTANCE_FAILING, "", {"error": {"message": "step 'b' failed"}})
+    rows = past(A, (h.EFFECT_STARTED, "pay"), (h.EFFECT_SUCCEEDED, "pay"), B_FAILED, ending,
+                (h.COMPENSATION_RETRIED, "pay"), (h.COMPENSATION_FAILED, "pay"), FAILED)  # fmt: skip
+    assert point(rows) == Point(5, "b", [])
+    assert (h.EFFECT_SUCCEEDED, "pay") in taken_over(rows, 5)
+    assert point(rows, "pay").again == ["pay"], "it was not undone, so that it would be done twice"
+    undone = [*rows[:-1], Row(9, h.COMPENSATION_COMPLETED, "a", b"{}"), rows[-1]]
+    assert "'a', which would be taken over as done, was undone" in str(fork_point(undone, None))
+
+
+def test_what_was_being_undone_when_it_ended_is_not_taken_over() -> None:
+    rows = past(A, B_FAILED, (h.INSTANCE_FAILING, ""), (h.COMPENSATION_RETRIED, "a"), FAILED)
+    assert "'a', which would be taken over as done, may have been undone" in str(fork_point(rows, "b"))
+    assert point(rows, "a") == Point(2, "a", [])
+
+
 def test_a_past_that_was_erased_cannot_be_taken_over() -> None:
     rows = past(A, B_FAILED, FAILED)
     gone = [*rows[:1], Row(2, h.STEP_COMPLETED, "a", None), *rows[2:]]

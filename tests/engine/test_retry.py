@@ -33,19 +33,21 @@ def policy(**given_: Any) -> RetryPolicy:
     return policy_from(**{"max_attempts": 3, "backoff": None, "timeout": None, "retry_on": None} | given_)
 
 
-def test_the_default_is_three_attempts_one_second_doubling_up_to_a_minute() -> None:
+def test_the_default_is_three_attempts_two_seconds_doubling_up_to_a_minute() -> None:
     assert policy() is DEFAULT
-    delays = [Backoff(jitter=0).delay(attempt, 0.5).total_seconds() for attempt in range(1, 9)]
-    assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
+    delays = [Backoff().delay(attempt, 0.0).total_seconds() for attempt in range(1, 9)]
+    assert delays == [min(2**failed, 60) for failed in range(1, 9)] == [2, 4, 8, 16, 32, 60, 60, 60]
 
 
 @given(backoffs, st.integers(1, 10_000), chances)
-def test_a_delay_stays_within_its_cap_give_or_take_the_jitter(backoff: Backoff, attempt: int, chance: float) -> None:
+def test_a_delay_never_exceeds_its_cap_and_jitter_only_shortens_it(
+    backoff: Backoff, attempt: int, chance: float
+) -> None:
     delay, cap = backoff.delay(attempt, chance).total_seconds(), backoff.cap.total_seconds()
     grown = min(cap, backoff.first.total_seconds() * backoff.factor ** min(attempt - 1, 64))
     slack = 1e-6 + grown * 1e-9
-    assert grown * (1 - backoff.jitter) - slack <= delay <= grown * (1 + backoff.jitter) + slack
-    assert 0 <= delay <= 2 * cap + slack
+    assert grown * (1 - backoff.jitter) - slack <= delay <= grown + slack
+    assert 0 <= delay <= cap + slack
 
 
 @given(backoffs, st.integers(1, 100))
@@ -53,13 +55,14 @@ def test_delays_never_shrink_from_one_attempt_to_the_next(backoff: Backoff, atte
     assert backoff.delay(attempt, 0.5) <= backoff.delay(attempt + 1, 0.5)
 
 
-def test_jitter_reaches_both_its_bounds_and_is_nothing_in_the_middle() -> None:
+def test_jitter_takes_off_up_to_its_share_and_adds_nothing() -> None:
     backoff = Backoff(first=timedelta(seconds=10), jitter=0.2)
-    assert [backoff.delay(1, chance).total_seconds() for chance in (0.0, 0.5, 1.0)] == [8, 10, 12]
+    assert [backoff.delay(1, chance).total_seconds() for chance in (0.0, 0.5, 1.0)] == [10, 9, 8]
 
 
 def test_a_timedelta_means_always_that_long() -> None:
     flat = policy(backoff=timedelta(seconds=7)).backoff
+    assert isinstance(flat, Backoff)
     assert {flat.delay(attempt, chance) for attempt in (1, 5, 100) for chance in (0.0, 0.9)} == {timedelta(seconds=7)}
 
 
@@ -73,7 +76,67 @@ def test_attempts_are_tried_up_to_the_maximum_and_not_once_more(attempt: int, mo
 
 
 def test_the_next_attempt_comes_after_the_delay() -> None:
-    assert after_failure(2, policy(backoff=Backoff(jitter=0)), ValueError(), NOW, 0.5) == RetryAt(NOW + 2 * SECOND)
+    assert after_failure(2, policy(backoff=Backoff(jitter=0)), ValueError(), NOW, 0.5) == RetryAt(NOW + 4 * SECOND)
+
+
+@pytest.mark.parametrize(
+    ("function", "delays"),
+    [
+        (lambda failed: 10 * failed, [10, 20, 30]),
+        (lambda failed: timedelta(minutes=failed), [60, 120, 180]),
+        (lambda failed, factor=2.5: failed * factor, [2.5, 5, 7.5]),
+        (abs, [1, 2, 3]),
+        ((0.0, 7, 600).__getitem__, [7, 600, None]),
+    ],
+)
+def test_a_function_of_the_failed_attempt_says_how_long_to_wait_without_jitter_or_cap(
+    function: Any, delays: list[float | None]
+) -> None:
+    for attempt, delay in enumerate(delays, 1):
+        verdict = after_failure(attempt, policy(max_attempts=9, backoff=function), ValueError(), NOW, 0.9)
+        if delay is not None:
+            assert verdict == RetryAt(NOW + microseconds(delay))
+
+
+def _raises(error: BaseException) -> Any:
+    def backoff(failed: int) -> float:
+        raise error
+
+    return backoff
+
+
+class Unspeakable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (_raises(ValueError("no")), "backoff raised ValueError after attempt 2"),
+        (_raises(KeyboardInterrupt()), "backoff raised KeyboardInterrupt after attempt 2"),
+        (lambda failed: Unspeakable(), "backoff raised RuntimeError after attempt 2"),
+        (lambda failed: None, "backoff gave None after attempt 2: expected seconds or a timedelta, from 0 on"),
+        (lambda failed: "5", "backoff gave '5'"),
+        (lambda failed: True, "backoff gave True"),
+        (lambda failed: -1, "backoff gave -1"),
+        (lambda failed: math.nan, "backoff gave nan"),
+        (lambda failed: timedelta(-1), "backoff gave datetime.timedelta"),
+    ],
+)
+def test_a_backoff_function_that_gives_no_delay_is_named_and_the_default_is_taken(function: Any, said: str) -> None:
+    verdict = after_failure(2, policy(backoff=function), ValueError(), NOW, 0.0)
+    assert isinstance(verdict, RetryAt) and verdict.at == NOW + 4 * SECOND
+    assert verdict.mistake.startswith(said)
+
+
+def test_a_backoff_function_does_not_shorten_what_an_error_asks_for() -> None:
+    assert after_failure(1, policy(backoff=lambda failed: 1), Busy(90), NOW, 0.5) == RetryAt(NOW + 90 * SECOND)
+
+
+def test_a_delay_for_ever_still_fits_the_clock() -> None:
+    verdict = after_failure(1, policy(backoff=lambda failed: math.inf), None, NOW, 0.5)
+    assert verdict == RetryAt(NOW + SPAN_MAX)
 
 
 class Busy(Exception):
@@ -103,7 +166,7 @@ def test_the_next_attempt_never_comes_before_the_time_an_error_asks_for(
     + [Broken()],
 )
 def test_what_is_no_number_of_seconds_within_a_day_asks_for_nothing(error: Exception) -> None:
-    assert after_failure(2, policy(backoff=Backoff(jitter=0)), error, NOW, 0.5) == RetryAt(NOW + 2 * SECOND)
+    assert after_failure(2, policy(backoff=Backoff(jitter=0)), error, NOW, 0.5) == RetryAt(NOW + 4 * SECOND)
 
 
 def test_asking_to_wait_gives_no_further_attempt() -> None:
@@ -129,6 +192,10 @@ def test_only_failures_in_retry_on_are_tried_again(retry_on: Any, error: Excepti
         assert verdict.reason == "ValueError is not in retry_on"
 
 
+async def _later(failed: int) -> float:
+    return 5
+
+
 @pytest.mark.parametrize(
     ("given_", "said"),
     [
@@ -142,7 +209,11 @@ def test_only_failures_in_retry_on_are_tried_again(retry_on: Any, error: Excepti
         ({"timeout": math.nan}, "timeout is nan"),
         ({"timeout": math.inf}, "timeout is inf"),
         ({"timeout": "5"}, "timeout is '5'"),
-        ({"backoff": 5}, "backoff is 5: expected a timedelta or a Backoff"),
+        ({"backoff": 5}, "backoff is 5: expected a timedelta, a Backoff or a function of the failed attempt"),
+        ({"backoff": lambda: 5}, "expected a function of one argument, the failed attempt"),
+        ({"backoff": lambda failed, more: 5}, "expected a function of one argument"),
+        ({"backoff": _later}, "expected a plain function that returns seconds or a timedelta"),
+        ({"backoff": timedelta}, "expected a plain function"),
         ({"backoff": timedelta(seconds=-1)}, "expected delays from 0"),
         ({"backoff": timedelta.max}, "expected delays from 0 to a thousand years"),
         ({"backoff": Backoff(first=timedelta(seconds=-1))}, "expected delays from 0"),

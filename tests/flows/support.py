@@ -51,12 +51,13 @@ async def lose_worker(harness: Harness) -> bytes:
 
     worker.observe = say_nothing  # type: ignore[method-assign]
     worker.stopping = True
-    tasks: list[asyncio.Task[Any]] = [*worker._tasks, *worker.committer._tasks]
+    tasks: list[asyncio.Task[Any]] = [*worker._tasks]
     for execution in worker.executions.values():
         execution.abandon()
         tasks += [task for task in execution.running.values() if task is not None]
     for task in tasks:
         task.cancel()
+    await worker.committer.stop()
     await asyncio.gather(*tasks, return_exceptions=True)
     await worker.liveness.stop()
     if (file := getattr(worker.liveness, "_file", None)) is not None:

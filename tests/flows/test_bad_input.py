@@ -295,6 +295,8 @@ ODD_CALLS: list[tuple[Any, str]] = [
     (lambda ctx: ctx.effect("a", print, mode="twice"), "expected 'keyed', 'lookup' or 'manual'"),
     (lambda ctx: ctx.effect("a", print, mode="lookup"), "needs lookup="),
     (lambda ctx: ctx.effect("a", print, lookup=print), "goes with mode 'lookup'"),
+    (lambda ctx: ctx.effect("a", print, settle_after=timedelta(1)), "settle_after=… goes with mode 'lookup'"),
+    (lambda ctx: ctx.effect("a", print, mode="lookup", lookup=print, settle_after=3), "a timedelta"),
     (lambda ctx: ctx.effect("a", print, window=timedelta(1)), "goes with mode 'keyed'"),
     (lambda ctx: ctx.sleep("a"), "either a duration or until"),
     (lambda ctx: ctx.sleep("a", 1, until=datetime.now()), "either a duration or until"),
@@ -337,8 +339,11 @@ async def test_one_turn_that_cannot_be_stored_does_not_harm_its_neighbours(
     bad = await app.start("poison")
     handles += [await app.start("fine", n) for n in range(5, 10)]
     with capture_logs():
-        await app.advance(seconds=10)  # claimed again and again, lately alone, and then given up
-    assert (await bad.status()).status == "failed"
+        await app.advance(seconds=60)  # claimed again and again, with longer and longer pauses, and then parked
+    view = await bad.status()
+    assert (view.status, str(view.waiting_on)[:7]) == ("waiting", "parked:")
+    assert (await types(bad))[-1] == "INSTANCE_PARKED"
+    assert await app.dead_letters() == []
     assert [await handle.result(timeout=0) for handle in handles] == list(range(10))
 
 

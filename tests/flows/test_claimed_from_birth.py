@@ -94,6 +94,9 @@ async def test_a_start_beside_an_idle_worker_needs_no_claim(url: str) -> None:
     app.go.set()
     async with app, app.worker() as worker:
         await idle(worker)
+        worker._pause, worker.poll_seconds = 300.0, 600.0
+        worker.wakeup.set()  # out of a wait that is short yet, into one that outlasts the test
+        await until(lambda: worker._pause == worker.poll_seconds)
         claims = app.count_claims()
         handles = [await app.start("note", n) for n in range(5)]
         assert [await handle.result(timeout=100) for handle in handles] == [0, 1, 2, 3, 4]

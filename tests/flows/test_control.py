@@ -15,11 +15,14 @@ from holdfast import (
     Holdfast,
     InstanceEnded,
     InstanceNotFound,
+    Rejected,
     StepInfo,
 )
 from holdfast.engine.stacks import shown_path
 from holdfast.testing import EPOCH, FakeProvider, Harness
-from tests.flows.support import entries, lose_worker, next_worker, query, types, until
+from holdfast.worker.execution import Execution
+from holdfast.worker.turns import UnderClaim
+from tests.flows.support import Gate, entries, lose_worker, next_worker, query, types, until
 from tests.support.auditor import assert_sound
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -617,6 +620,36 @@ async def test_a_retry_of_a_failed_instance_goes_on_from_the_step_that_failed(
     assert_sound(harness.url, provider_calls=provider.calls)
 
 
+async def test_a_fork_takes_over_what_a_compensation_failed_to_undo_and_owes_its_undo(harness: Harness) -> None:
+    calls: list[str] = []
+    broken = [True]
+
+    def undo(result: str) -> None:
+        calls.append(f"undo {result}")
+        if broken:
+            raise Rejected("the bank does not refund")
+
+    def ship() -> None:
+        calls.append("ship")
+        raise OSError("no courier")
+
+    @harness.workflow("order")
+    async def order(ctx: Context) -> None:
+        await ctx.effect("pay", lambda: calls.append("pay") or "paid", compensate=undo, max_attempts=1)
+        await ctx.step("ship", ship, max_attempts=1)
+
+    original = await harness.start("order")
+    await harness.advance(minutes=1)
+    assert (await original.status()).compensation == "partial"
+    broken.clear()
+    fork = await original.fork(reason="the courier is back", actor="ann")
+    await harness.advance(minutes=1)
+    assert calls == ["pay", "ship", "undo paid", "ship", "undo paid"]
+    assert (await fork.status()).compensation == "complete"
+    with pytest.raises(ForkRefused, match="'pay', which would be taken over as done, was undone"):
+        await fork.fork()
+
+
 async def test_a_fork_from_a_step_runs_that_step_and_what_follows_afresh(
     harness: Harness, runs: Runs, provider: FakeProvider
 ) -> None:
@@ -762,8 +795,11 @@ async def test_a_fork_of_a_completed_instance_does_not_undo_what_it_took_over(ha
     assert_sound(harness.url)
 
 
-async def test_a_compensation_that_nobody_ran_is_inherited(harness: Harness, runs: Runs) -> None:
-    """An instance that was buried has undone nothing; its fork owes what it took over."""
+async def test_a_compensation_that_nobody_ran_is_inherited(
+    harness: Harness, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An instance that an earlier version buried has undone nothing; its fork owes what it took over."""
+    monkeypatch.setattr(Execution, "bury", UnderClaim.bury)
     declare_saga(harness, runs)
     runs.gates["ship"] = asyncio.Event()
     handle = await harness.start("saga")
@@ -788,8 +824,10 @@ async def test_a_compensation_that_nobody_ran_is_inherited(harness: Harness, run
 
 
 async def test_an_effect_of_unknown_outcome_is_not_forgotten_by_a_fork(
-    harness: Harness, provider: FakeProvider
+    harness: Harness, provider: FakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An earlier version buried what it belonged to."""
+    monkeypatch.setattr(Execution, "bury", UnderClaim.bury)
     never = asyncio.Event()
 
     async def pay() -> None:
@@ -938,7 +976,10 @@ async def test_why_a_worker_holds_it_and_why_nothing_moves_in_quarantine(harness
     handle = await harness.start("walk")
     await until(lambda: runs == ["first"], harness)
     said = await handle.why()
-    assert said.startswith("Worker wrk_") and "has held it since 2026-01-01T09:00:00Z and is at work on it" in said
+    assert said.startswith("Worker wrk_") and "has held it since 2026-01-01T09:00:00Z and is at work on it:" in said
+    harness.clock.move(timedelta(minutes=90))
+    said = await handle.why()
+    assert "is at work on it, without an answer for 1:30:00 (since 2026-01-01T09:00:00Z): it moves" in said
     runs.gates["first"].set()
     await harness.run_until_idle()
     query(
@@ -964,3 +1005,22 @@ def test_blocking_callers_have_the_same_words(url: str) -> None:
         assert "no worker is alive" in handle.why()
         with pytest.raises(ForkRefused, match="it is pending"):
             handle.fork("go")
+
+
+async def test_a_cancel_that_lost_against_the_last_turn_is_told_so(harness: Harness) -> None:
+    gate = Gate(harness)
+
+    @harness.workflow("quick")
+    async def quick(ctx: Context) -> str:
+        return "done"
+
+    handle = await harness.start("quick")
+    gate.opened.clear()
+    await until(lambda: gate.held, harness)
+    await handle.cancel("not wanted", actor="ann")  # taken down while the last turn is on its way
+    gate.opened.set()
+    await harness.run_until_idle()
+    assert (await handle.status()).status == "completed"
+    assert "the cancel of ann at" in await handle.why() and "it did nothing" in await handle.why()
+    with pytest.raises(InstanceEnded):
+        await handle.cancel()

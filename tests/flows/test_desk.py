@@ -280,25 +280,17 @@ async def test_a_word_about_an_attempt_that_is_over_is_refused_however_late_it_i
     assert (await handle.status()).status == "completed"
 
 
-async def test_a_word_about_an_attempt_that_another_has_followed_by_itself_is_noted_and_decides_nothing(
-    harness: Harness, provider: FakeProvider, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("word", ["happened", "did_not_happen", "abort"])
+async def test_a_word_about_an_effect_that_repeats_itself_is_refused_and_not_dropped_later(
+    harness: Harness, provider: FakeProvider, word: str
 ) -> None:
     declare(harness, provider, mode="keyed", window=timedelta(hours=1))
     provider.plan("timeout_before", "timeout_before")
     handle = await harness.start("pay")
     await harness.run_until_idle()
     [view] = await harness.effects.list()
-
-    async def it_is_repeated() -> None:
-        while len(provider.calls) < 2:
-            await harness.advance(seconds=1)
-
-    after_the_look(harness, monkeypatch, it_is_repeated)
-    await harness.effects.resolve(view.id, "abort", **ANN)
-    await harness.run_until_idle()
-    assert await entries(handle, "EFFECT_RESOLVED") == []
-    [noted] = await entries(handle, "INSTANCE_RESUMED")
-    assert (noted.payload["actor"], noted.payload["attempt"]) == ("ann", 1)
+    with pytest.raises(EffectNotOpen, match="repeats itself with the same key"):
+        await harness.effects.resolve(view.id, word, result={"id": "p"}, accept_double=True, **ANN)
     while (await handle.status()).status == "waiting":
         await harness.advance(seconds=1)
     assert await handle.result(timeout=0) == provider.find(provider.calls[0])

@@ -1,6 +1,7 @@
 """Effects: on record before they start, and started again only if that is known to be allowed."""
 
 import asyncio
+import socket
 import threading
 from datetime import timedelta
 from typing import Any
@@ -94,21 +95,22 @@ async def test_a_rejected_effect_is_not_tried_again(harness: Harness, provider: 
     assert len(provider.calls) == 1
 
 
-async def test_a_connection_that_was_never_opened_is_known_not_to_have_happened(harness: Harness) -> None:
-    calls: list[str] = []
-
-    def pay(info: StepInfo) -> str:
-        calls.append(info.idempotency_key)
-        if len(calls) == 1:
-            raise ConnectionRefusedError("nobody listens")
-        return "paid"
+@pytest.mark.parametrize("error", [ConnectionRefusedError("nobody"), socket.gaierror(-2, "no such name")], ids=repr)
+async def test_a_connection_refused_after_the_payment_does_not_make_it_again(
+    harness: Harness, provider: FakeProvider, error: OSError
+) -> None:
+    def pay(info: StepInfo) -> None:
+        provider.call(info.idempotency_key)
+        raise error  # by the second host, to which the receipt should go
 
     @harness.workflow("pay")
-    async def workflow(ctx: Context) -> str:
-        return str(await ctx.effect("pay", pay))
+    async def workflow(ctx: Context) -> None:
+        await ctx.effect("pay", pay)
 
-    handle = await harness.start("pay")
-    assert await harness.finish(handle) == "paid"
+    await harness.start("pay")
+    await harness.advance(days=30)
+    assert len(provider.calls) == 1
+    assert [view.state for view in await harness.effects.list()] == ["outcome_unknown"]
 
 
 @pytest.mark.parametrize("did", ["timeout_before", "timeout_after"])
@@ -218,6 +220,84 @@ async def test_a_found_deed_without_a_result_counts_as_done(harness: Harness) ->
     assert calls == [1]
 
 
+@pytest.mark.parametrize("settle_after", [None, 60], ids=["by default", "for a slow provider"])
+@pytest.mark.parametrize("trouble", [TimeoutError, ConnectionResetError])
+async def test_a_payment_that_is_booked_after_our_time_out_is_not_made_again(
+    harness: Harness, provider: FakeProvider, trouble: type[Exception], settle_after: int | None
+) -> None:
+    """The lookup finds nothing at first: that is not known yet, and no proof that it did not happen."""
+    asked: list[int] = []
+    key = ""
+
+    async def pay(info: StepInfo) -> Any:
+        nonlocal key
+        key = info.idempotency_key
+        asked.append(-1)
+        raise trouble("no answer; the bank is still at it")
+
+    def find(key: str) -> Any:
+        asked.append(harness.clock.micros)
+        return provider.find(key)
+
+    options = {} if settle_after is None else {"settle_after": timedelta(seconds=settle_after)}
+
+    @harness.workflow("pay")
+    async def workflow(ctx: Context) -> Any:
+        return await ctx.effect("pay", pay, mode="lookup", lookup=find, timeout=1, **options)
+
+    handle = await harness.start("pay")
+    await harness.advance(seconds=3)
+    provider.call(key)  # the bank books it
+    await harness.advance(seconds=14 if settle_after is None else 50)
+    assert (await handle.status()).status == "waiting"
+    assert await harness.finish(handle) == provider.find(key)
+    assert asked.count(-1) == 1
+    assert len(asked) == 3, "asked at once, and when the call must be over"
+
+
+async def test_what_a_slow_lookup_says_is_of_the_moment_at_which_it_was_asked(
+    harness: Harness, provider: FakeProvider
+) -> None:
+    calls: list[str] = []
+
+    async def pay(info: StepInfo) -> Any:
+        calls.append(info.idempotency_key)
+        raise ConnectionResetError("no answer; the bank is still at it")
+
+    async def find(key: str) -> Any:
+        found = provider.find(key)
+        if found is None:
+            provider.call(key)  # booked right after we were told that it is not
+            harness.clock.move(timedelta(seconds=60))  # and the answer takes its time
+        return found
+
+    @harness.workflow("pay")
+    async def workflow(ctx: Context) -> Any:
+        return await ctx.effect("pay", pay, mode="lookup", lookup=find)
+
+    handle = await harness.start("pay")
+    assert await harness.finish(handle) == provider.find(calls[0])
+    assert len(calls) == 1, "paid again on the word of a moment at which the first call could still be booked"
+
+
+async def test_an_author_may_say_that_the_provider_answers_truly_at_once(harness: Harness) -> None:
+    calls: list[int] = []
+
+    async def pay() -> str:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ConnectionResetError("cut")
+        return "paid"
+
+    @harness.workflow("pay")
+    async def workflow(ctx: Context) -> str:
+        return await ctx.effect("pay", pay, mode="lookup", lookup=lambda key: None, settle_after=timedelta(0))
+
+    handle = await harness.start("pay")
+    await harness.advance(seconds=5)
+    assert await handle.result(timeout=0) == "paid"
+
+
 async def test_a_lookup_that_keeps_failing_ends_on_the_desk(harness: Harness) -> None:
     lookups: list[int] = []
 
@@ -287,8 +367,20 @@ async def test_a_result_that_cannot_be_stored_asks_a_person_instead_of_repeating
     assert "it happened, but its result cannot be stored" in ((await handle.status()).waiting_on or "")
 
 
-async def test_a_call_found_late_before_it_began_is_not_sent(harness: Harness, provider: FakeProvider) -> None:
-    declare(harness, provider)
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+async def test_a_call_found_late_before_it_began_is_not_sent(
+    harness: Harness, provider: FakeProvider, is_async: bool
+) -> None:
+    async def pay(info: StepInfo) -> Any:
+        return provider.call(info.idempotency_key, 4200)
+
+    def pay_in_thread(info: StepInfo) -> Any:
+        return provider.call(info.idempotency_key, 4200)
+
+    @harness.workflow("pay")
+    async def workflow(ctx: Context) -> Any:
+        return await ctx.effect("pay", pay if is_async else pay_in_thread)
+
     worker = harness.test_worker
     assert worker is not None
     real, late = worker.not_after, [True]

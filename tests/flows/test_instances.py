@@ -19,6 +19,7 @@ from holdfast import (
     ResultNotReady,
 )
 from holdfast.testing import EPOCH, Harness
+from holdfast.worker.turns import UnderClaim
 from tests.flows.support import row_counts, tamper
 
 
@@ -268,6 +269,37 @@ async def test_every_history_that_nobody_touched_is_whole(harness: Harness) -> N
     verdict = await harness.verify()
     assert (verdict.instances, verdict.faults) == (10, [])
     assert verdict.rows == row_counts(harness.url)["history"]
+
+
+async def test_a_step_or_effect_that_is_answered_twice_in_an_epoch_is_the_first_bad_row(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault of our own, made up: some answers are written twice, in a chain that is whole."""
+    seal = UnderClaim.seal_turn
+
+    def twice(self: UnderClaim, entries: list[tuple[str, str, bytes]]) -> Any:
+        times = [2 if name == "twice" and "STARTED" not in type_ else 1 for type_, name, _ in entries]
+        return seal(self, [entry for entry, count in zip(entries, times, strict=True) for _ in range(count)])
+
+    @harness.workflow("steps")
+    async def steps(ctx: Context, given: list[str]) -> None:
+        await ctx.step("a", int)
+        for kind in given:
+            await getattr(ctx, kind)("twice", int)
+        if ctx.epoch == 0:
+            ctx.restart(given)
+
+    plain = await harness.start("steps", [])
+    await harness.run_until_idle()
+    monkeypatch.setattr(UnderClaim, "seal_turn", twice)
+    step, effect = await harness.start("steps", ["step"]), await harness.start("steps", ["effect"])
+    await harness.run_until_idle()
+    faults = {fault.instance_id: fault for fault in (await harness.verify()).faults}
+    assert plain.id not in faults, "each epoch may answer it once"
+    for handle in (step, effect):
+        first, second, *_ = [e for e in await handle.history() if e.name == "twice" and "STARTED" not in e.type]
+        words = f"'twice' is answered twice: row {first.seq} has its first answer"
+        assert (faults[handle.id].seq, faults[handle.id].fault) == (second.seq, words)
 
 
 EDITS = [

@@ -495,14 +495,19 @@ async def test_a_type_that_breaks_over_what_was_recorded_stands_still(url: str, 
         assert (await test.instance(handle.id).result(timeout=0), undone) == ("done", [])
 
 
-class Unprintable(msgspec.Struct):
-    """Says, where it does not fit, what no column for text takes."""
+class Nobody(Exception):
+    """Says what no column for text takes."""
 
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class Unprintable(msgspec.Struct):
     currency: str
 
     def __post_init__(self) -> None:
         if self.currency in no_longer_known:
-            raise ValueError("no\x00body \ud800")
+            raise Nobody("no\x00body \ud800")
 
 
 no_longer_known: set[str] = set()

@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 import pydantic
 import pytest
+from structlog.testing import capture_logs
 
-from holdfast import Backoff, Context, InstanceFailed, StepFailed, StepInfo
+from holdfast import Backoff, Context, InstanceFailed, NotApplied, StepFailed, StepInfo
 from holdfast.testing import Harness
 from tests.flows.support import entries, next_worker, types, until
 
@@ -238,11 +239,78 @@ async def test_a_failing_step_is_tried_again_with_growing_pauses_and_then_succee
 
     handle = await harness.start("flaky")
     await harness.run_until_idle()
-    assert (await handle.status()).waiting_on == "attempt 2 of step 'flaky' until 2026-01-01T09:00:01Z"
+    assert (await handle.status()).waiting_on == "attempt 2 of step 'flaky' until 2026-01-01T09:00:02Z"
     assert await harness.finish(handle) == "there"
     pauses = [(b - a) / 1_000_000 for a, b in pairwise(moments)]
-    assert pauses == [1, 2, 4]
+    assert pauses == [2, 4, 8]
     assert [e.payload["attempt"] for e in await entries(handle, "STEP_RETRIED")] == [1, 2, 3]
+
+
+async def test_a_function_of_the_failed_attempt_decides_the_pauses_of_steps_effects_transactions_and_undos(
+    harness: Harness,
+) -> None:
+    moments: dict[str, list[int]] = {}
+
+    def fails_twice(name: str, error: Exception) -> None:
+        seen = moments.setdefault(name, [])
+        seen.append(harness.clock.micros)
+        if len(seen) < 3:
+            raise error
+
+    def step() -> None:
+        fails_twice("step", OSError("not yet"))
+
+    def effect() -> None:
+        fails_twice("effect", NotApplied("not yet"))
+
+    def transaction(tx: Any) -> None:
+        fails_twice("transaction", OSError("not yet"))
+
+    async def on_postgres(tx: Any) -> None:
+        transaction(tx)
+
+    def undo() -> None:
+        fails_twice("undo", OSError("not yet"))
+
+    def backoff(failed: int) -> timedelta:
+        return timedelta(minutes=2 * failed)
+
+    @harness.workflow("paced")
+    async def workflow(ctx: Context) -> None:
+        await ctx.step("step", step, backoff=backoff, compensate=undo)
+        await ctx.effect("effect", effect, backoff=backoff)
+        await ctx.transaction("transaction", transaction if "sqlite" in harness.url else on_postgres, backoff=backoff)
+        raise ValueError("enough")
+
+    handle = await harness.start("paced")
+    await harness.advance(hours=1)
+    assert (await handle.status()).compensation == "complete"
+    pauses = {name: [(b - a) / 60_000_000 for a, b in pairwise(seen)] for name, seen in moments.items()}
+    assert pauses == {"step": [2, 4], "effect": [2, 4], "transaction": [2, 4], "undo": [2, 4]}
+
+
+async def test_a_backoff_function_that_raises_breaks_nothing_and_is_in_the_log(harness: Harness) -> None:
+    moments: list[int] = []
+
+    def flaky() -> str:
+        moments.append(harness.clock.micros)
+        if len(moments) < 2:
+            raise OSError("not yet")
+        return "there"
+
+    def backoff(failed: int) -> float:
+        raise SystemExit("no")
+
+    @harness.workflow("flaky")
+    async def workflow(ctx: Context) -> str:
+        return await ctx.step("flaky", flaky, backoff=backoff)
+
+    with capture_logs() as lines:
+        handle = await harness.start("flaky")
+        assert await harness.finish(handle) == "there"
+    assert 1_600_000 <= moments[1] - moments[0] <= 2_000_000
+    [line] = [line for line in lines if line["event"] == "backoff_failed"]
+    assert (line["step"], line["reason"]) == ("flaky", "backoff raised SystemExit after attempt 1")
 
 
 async def test_a_step_out_of_attempts_raises_in_the_workflow_and_may_be_handled_there(harness: Harness) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,6 +129,47 @@ async def test_a_handler_that_ends_the_transaction_itself_is_refused(harness: Ha
     assert view.status == "failed"
     assert "leave commit and rollback to Holdfast" in view.error["message"]
     assert "TRANSACTION_COMMITTED" not in await types(handle)
+    if harness.url.startswith("sqlite"):
+        assert query(harness.url, "select * from books") == [], "a commit can be refused there"
+
+
+async def test_a_handler_that_commits_and_begins_again_leaves_nothing(tmp_path: Path) -> None:
+    """Else its writes stand without the step's row, and are made again. On SQLite, where a commit can be refused."""
+
+    def book(tx: Any) -> None:
+        tx.execute("create table books (id)")
+        tx.execute("commit")
+        tx.execute("begin immediate")
+
+    async with Harness(url=f"sqlite:///{tmp_path / 'own.db'}") as harness:
+
+        @harness.workflow("book")
+        async def workflow(ctx: Context) -> Any:
+            return await ctx.transaction("book", book, max_attempts=1)
+
+        handle = await harness.start("book")
+        await harness.run_until_idle()
+        assert "leave commit and rollback to Holdfast" in (await handle.status()).error["message"]
+        assert query(harness.url, "select * from sqlite_schema where name = 'books'") == []
+
+
+async def test_a_handler_that_commits_and_begins_again_fails_its_step(postgres_url: str) -> None:
+    """PostgreSQL cannot refuse a commit, but the step is not taken for done, and its author is told."""
+
+    async def book(tx: Any) -> None:
+        await tx.execute("commit")
+        await tx.execute("begin")
+
+    async with Harness(url=postgres_url) as harness:
+
+        @harness.workflow("book")
+        async def workflow(ctx: Context) -> Any:
+            return await ctx.transaction("book", book, max_attempts=1)
+
+        handle = await harness.start("book")
+        await harness.run_until_idle()
+        assert "leave commit and rollback to Holdfast" in (await handle.status()).error["message"]
+        assert "TRANSACTION_COMMITTED" not in await types(handle)
 
 
 async def test_a_handler_of_the_wrong_colour_is_refused_with_the_right_one(harness: Harness, table: str) -> None:
@@ -186,6 +228,24 @@ async def test_transactions_and_steps_side_by_side_are_all_kept(harness: Harness
     handle = await harness.start("book")
     assert await harness.finish(handle) == [*range(5)] * 3
     assert query(harness.url, "select count(*) from books") == [(5,)]
+
+
+async def test_a_result_that_comes_while_a_transaction_fails_is_taken_with_its_failure(
+    harness: Harness, table: str
+) -> None:
+    def refuse(run: Run) -> None:
+        raise ValueError("no")
+
+    @harness.workflow("book")
+    async def workflow(ctx: Context) -> list[str]:
+        booked: Any = ctx.transaction("book", handler(harness, refuse), max_attempts=1)
+        beside: Any = ctx.step("beside", lambda: "there", thread=False)
+        return [str(answer) for answer in await asyncio.gather(booked, beside, return_exceptions=True)]
+
+    handle = await harness.start("book")
+    async with asyncio.timeout(30):  # else it would be at work for ever
+        await harness.run_until_idle()
+    assert await handle.result(0) == ["step 'book' failed after 1 attempt(s): ValueError: no", "there"]
 
 
 async def test_a_transaction_is_not_repeated_after_a_lost_worker(harness: Harness, table: str) -> None:

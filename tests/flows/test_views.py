@@ -40,6 +40,37 @@ async def test_moments_are_aware_datetimes(harness: Harness) -> None:
     assert worker.started_at == NINE and worker.heartbeat_at >= NINE
 
 
+async def test_a_view_and_a_list_say_which_step_it_is_at_and_when_it_last_moved(harness: Harness) -> None:
+    @harness.workflow("order")
+    async def order(ctx: Context) -> None:
+        await ctx.step("price", int)
+        ctx.random()
+        await ctx.wait_for_signal("go")
+        await ctx.sleep("a while", timedelta(hours=1))
+
+    async def seen() -> tuple[str | None, timedelta]:
+        view, [listed] = await handle.status(), await harness.instances()
+        assert (listed.current_step, listed.updated_at) == (view.current_step, view.updated_at)
+        [of_key], [of_workflow] = await harness.instances(business_key="k"), await harness.instances(key="order")
+        assert of_key == of_workflow == listed
+        return view.current_step, view.updated_at - NINE
+
+    handle = await harness.start("order", business_key="k", start_at=NINE + timedelta(minutes=1))
+    assert await seen() == (None, timedelta(0))
+    await harness.advance(minutes=2)
+    assert await seen() == ("go", timedelta(minutes=1))
+    await harness.advance(minutes=3)
+    await handle.signal("go")
+    await harness.run_until_idle()
+    assert await seen() == ("a while", timedelta(minutes=5))
+    await handle.pause(reason="lunch")
+    await harness.run_until_idle()
+    assert (await seen())[0] == "a while"
+    await handle.resume()
+    await harness.advance(hours=2)
+    assert await seen() == ("a while", timedelta(minutes=65))
+
+
 async def test_a_view_becomes_json_in_every_way_a_framework_may_choose(harness: Harness) -> None:
     declare(harness)
     handle = await harness.start("wait", {"amount": 1}, business_key="k")

@@ -310,3 +310,178 @@ async def test_a_waiting_instance_is_a_row_and_nothing_in_memory(harness: Harnes
     gc.collect()
     assert [found for found in gc.get_objects() if isinstance(found, Execution)] == []
     assert query(harness.url, "select count(*) from holdfast.instances where locked_by is not null") == [(0,)]
+
+
+@pytest.mark.parametrize("woken", ["by the same worker", "by another one"])
+@pytest.mark.parametrize("how", ["wait", "future", "task group", "same drain"])
+async def test_a_wait_that_its_author_cancelled_takes_nothing(harness: Harness, how: str, woken: str) -> None:
+    @harness.workflow("approval")
+    async def workflow(ctx: Context) -> Any:
+        asked: Any = ctx.wait_for_signal("approved", timeout=timedelta(days=30))
+        if how == "same drain":
+            asked.cancel()
+        elif how == "task group":
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(asked)
+                    await ctx.sleep("a while", 60)
+                    raise LookupError("enough")
+            except* LookupError:
+                pass
+        else:
+            rest: Any = ctx.sleep("a while", 60)
+            await asyncio.wait({asked, rest} if how == "future" else {asyncio.ensure_future(asked), rest},
+                               return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
+            asked.cancel()
+        await ctx.sleep("later", 60)
+        return await ctx.wait_for_signal("approved")
+
+    handle = await harness.start("approval")
+    await harness.advance(minutes=3)
+    view = await handle.status()
+    assert (view.waiting_on, view.run_at) == ("signal 'approved'", None)
+    if woken == "by the same worker":
+        await handle.signal("approved", "yes")
+        assert await harness.finish(handle) == "yes"
+    else:
+        async with next_worker(harness) as other:
+            again = other.instance(handle.id)
+            await again.signal("approved", "yes")
+            assert await other.finish(again) == "yes"
+    assert len(await entries(handle, "SIGNAL_RECEIVED")) == 1
+
+
+async def test_a_history_in_which_a_cancelled_wait_took_a_signal_is_replayed_as_it_was(harness: Harness) -> None:
+    @harness.workflow("approval")
+    async def workflow(ctx: Context) -> Any:
+        asked: Any = ctx.wait_for_signal("approved")
+        rest: Any = ctx.sleep("a while", 60)
+        await asyncio.wait({asked, rest}, return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        return await ctx.wait_for_signal("approved")
+
+    handle = await harness.start("approval")
+    await harness.advance(minutes=2)
+    execution = Execution._forget_cancelled
+    Execution._forget_cancelled = lambda _: None  # type: ignore[method-assign]  # as it was
+    try:
+        async with next_worker(harness) as old:
+            await old.instance(handle.id).signal("approved", "lost")
+            await old.run_until_idle()
+            assert (await old.instance(handle.id).status()).status == "waiting"
+            Execution._forget_cancelled = execution  # type: ignore[method-assign]
+            async with next_worker(old) as new:
+                again = new.instance(handle.id)
+                await again.signal("approved", "yes")
+                assert await new.finish(again) == "yes"
+    finally:
+        Execution._forget_cancelled = execution  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("asleep", [False, True])
+async def test_a_signal_after_the_deadline_is_late_and_stays_for_the_next_wait(harness: Harness, asleep: bool) -> None:
+    @harness.workflow("approval")
+    async def workflow(ctx: Context) -> list[Any]:
+        first = await ctx.wait_for_signal("approved", timeout=60)
+        return [first, await ctx.wait_for_signal("approved", timeout=60)]
+
+    handle = await harness.start("approval")
+    await harness.run_until_idle()
+    if asleep:
+        harness.clock.move(timedelta(days=2))  # and no worker looks
+    else:
+        await harness.advance(days=2)
+        handle = await harness.start("approval")
+        await harness.run_until_idle()
+        await harness.advance(seconds=61)
+    await handle.signal("approved", "late")
+    assert await harness.finish(handle) == [None, "late"]
+
+
+async def test_a_signal_in_time_is_taken_however_late_a_worker_looks(harness: Harness) -> None:
+    @harness.workflow("approval")
+    async def workflow(ctx: Context) -> Any:
+        return await ctx.wait_for_signal("approved", timeout=60)
+
+    handle = await harness.start("approval")
+    await harness.run_until_idle()
+    harness.clock.move(timedelta(seconds=60))
+    await handle.signal("approved", "just in time")
+    harness.clock.move(timedelta(days=2))
+    assert await harness.finish(handle) == "just in time"
+
+
+@pytest.mark.parametrize("order", ["timer", "signal"])
+async def test_what_happened_first_is_taken_first_whoever_was_asleep(harness: Harness, order: str) -> None:
+    @harness.workflow("race")
+    async def workflow(ctx: Context) -> str:
+        timer: Any = ctx.sleep("timer", 60)
+        signal: Any = ctx.wait_for_signal("go")
+        await asyncio.wait({timer, signal}, return_when=asyncio.FIRST_COMPLETED)
+        first = "timer" if timer.done() else "signal"
+        await asyncio.wait({timer, signal})
+        return first
+
+    handle = await harness.start("race")
+    await harness.run_until_idle()
+    if order == "signal":
+        await handle.signal("go", 1)
+    harness.clock.move(timedelta(minutes=5))
+    if order == "timer":
+        await handle.signal("go", 1)
+    assert await harness.finish(handle) == order
+
+
+async def test_of_signals_of_two_names_the_one_that_was_sent_first_is_taken_first(harness: Harness) -> None:
+    @harness.workflow("race")
+    async def race(ctx: Context) -> list[str]:
+        taken: list[str] = []
+
+        async def waits(name: str) -> None:
+            await ctx.wait_for_signal(name)
+            taken.append(name)
+
+        await asyncio.gather(waits("paid"), waits("refused"))
+        return taken
+
+    handle = await harness.start("race")
+    await harness.run_until_idle()
+    await handle.signal("refused")
+    harness.clock.move(timedelta(seconds=1))
+    await handle.signal("paid")
+    await harness.run_until_idle()
+    assert await handle.result(0) == ["refused", "paid"]
+
+
+@pytest.mark.parametrize("first", ["child", "signal"])
+async def test_of_a_signal_and_a_childs_end_the_one_that_came_first_is_taken_first(
+    harness: Harness, first: str
+) -> None:
+    @harness.workflow("little one")
+    async def little(ctx: Context) -> None:
+        await ctx.sleep("rest", 10)
+
+    @harness.workflow("race")
+    async def race(ctx: Context) -> list[str]:
+        taken: list[str] = []
+
+        async def waits(name: str, answer: Any) -> None:
+            await answer
+            taken.append(name)
+
+        await asyncio.gather(waits("child", ctx.child("it", "little one")), waits("signal", ctx.wait_for_signal("go")))
+        return taken
+
+    handle = await harness.start("race")
+    await harness.run_until_idle()
+    await handle.pause("let both come", actor="ann")
+    await harness.run_until_idle()
+    if first == "child":
+        await harness.advance(seconds=20)
+        await handle.signal("go")
+    else:
+        await handle.signal("go")
+        await harness.advance(seconds=20)
+    await handle.resume("now", actor="ann")
+    await harness.run_until_idle()
+    assert await handle.result(0) == [first, *({"child", "signal"} - {first})]

@@ -74,10 +74,10 @@ async def test_a_worker_that_is_stopped_while_it_begins_again_leaves_nobody_behi
                     await asyncio.sleep(0.05)
                 return await write(name, **values)
 
-            async def slow_release(worker_id: bytes, by: bytes, *, stopped: bool) -> int:
+            async def slow_release(worker_id: bytes, by: bytes, *, stopped: bool, gone: bool = True) -> int:
                 if stopped and worker_id == first:
                     await until(lambda: worker.id != first)  # the next one has come in between
-                return await release(worker_id, by, stopped=stopped)
+                return await release(worker_id, by, stopped=stopped, gone=gone)
 
             store.write, store.release_worker = slow_write, slow_release  # type: ignore[method-assign]
             with capture_logs():

@@ -14,6 +14,7 @@ from holdfast.engine.codec import PAYLOAD_LIMIT, decode, encode
 from holdfast.engine.effects import known_from
 from holdfast.engine.errors import NotApplied, Rejected
 from holdfast.engine.retry import storable
+from holdfast.engine.stacks import error_payload
 from holdfast.engine.tasks import TaskInfo
 from holdfast.handlers.ai import AiHandler
 from holdfast.handlers.llm import BadReply, LlmFailed
@@ -242,7 +243,7 @@ async def test_a_call_that_is_late_is_not_begun() -> None:
     [
         (NotApplied("429"), "not_applied"),
         (Rejected("401"), "rejected"),
-        (ConnectionRefusedError("nobody there"), "not_applied"),
+        (ConnectionRefusedError("nobody there"), "unknown"),
         (LlmFailed("503"), "unknown"),
         (TimeoutError(), "unknown"),
         (ValueError("a bug in an adapter"), "unknown"),
@@ -390,6 +391,18 @@ async def test_a_record_is_shortened_when_the_operator_keeps_less(limit: int) ->
     else:
         assert record["verdict"] == "needs_person"
     assert (record["verdict"] == "apply") is (limit == 40_000)
+
+
+@pytest.mark.parametrize("limit", [1 << 20, 40_000, 4_000])
+async def test_what_was_asked_is_kept_with_the_error_and_leaves_it_room(limit: int) -> None:
+    task = a_task({"who": "Ann", "note": "n" * 30_000}, policy=APPLYING, redact=["input.who"])
+    llm, defaults = ScriptedLlm([LlmFailed("no room")]), AiDefaults(record_limit=limit)
+    with pytest.raises(LlmFailed) as failed:
+        await AiHandler(llm, Switches(True), defaults=defaults)(task)
+    words = error_payload(failed.value)
+    assert len(encode(words)) <= limit and "Ann" not in encode(words["asked"]["rendered"]).decode()
+    assert words["asked"]["prompt"]["id"] == "expense" and words["asked"]["rendered"]["system"]
+    assert (words["asked"].get("shortened") is True) is (limit < 1 << 20)
 
 
 # Ten thousand hostile answers

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -44,6 +45,7 @@ CHARTS = [
           s1InAThread=task("s1", "work in a thread", "over")),
     chart("chart-paid", "choose", choose=choose("pay"), pay=task("pay", "pay", "after"),
           payInAThread=task("pay", "pay in a thread", "after"), after=task("after", "work", "over", {"pause": 0})),
+    chart("chart-poison", "s1", s1=task("s1", "work", "bite"), bite=task("bite", "bite", "over")),
     chart("charted", "s1", s1=task("s1", "work", "book"), book=task("book", "book", "pay"),
           pay=task("pay", "pay", "nap", onError="nap"), nap={"after": {"300": "s2"}}, s2=task("s2", "work", "over")),
 ]  # fmt: skip
@@ -110,6 +112,15 @@ def build(url: str, logs: Path) -> Holdfast:
         executions.note("start", info)
         raise ValueError("refused")
 
+    async def fork(info: StepInfo) -> None:
+        """Leaves a child behind that lives longer than its worker; the second attempt has none."""
+        executions.note("start", info)
+        if not list(logs.glob("child-*")):
+            child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+            child.start()
+            (logs / f"child-{child.pid}").touch()
+            await asyncio.sleep(600)
+
     def book_sqlite(tx: Any, info: StepInfo) -> int:
         tx.execute("insert into bookings (instance) values (?)", (info.instance_id,))
         return 1
@@ -137,9 +148,18 @@ def build(url: str, logs: Path) -> Holdfast:
         await ctx.step("after", work, 2, 0.0)
         return receipt
 
+    @hf.workflow("later")
+    async def later(ctx: Context, input: dict[str, Any]) -> dict[str, str]:
+        await ctx.sleep("nap", input["seconds"])
+        return await ctx.effect("pay", pay, 0.0, mode="manual")
+
     @hf.workflow("keyed")
     async def keyed(ctx: Context, input: dict[str, Any]) -> dict[str, str]:
         return await ctx.effect("pay", pay, input.get("pause", 0.0), mode="keyed")
+
+    @hf.workflow("forks")
+    async def forks(ctx: Context, input: dict[str, Any]) -> None:
+        await ctx.step("fork", fork)
 
     @hf.workflow("poison")
     async def poison(ctx: Context, input: dict[str, Any]) -> None:
@@ -189,6 +209,12 @@ def build(url: str, logs: Path) -> Holdfast:
         time.sleep(given["pause"])
         executions.note("end", info)
         return info.attempt
+
+    @hf.task_handler("SYSTEM", "bite")
+    async def bite_of(given: dict[str, Any], info: TaskInfo) -> None:
+        executions.note("start", info)
+        os.kill(os.getpid(), signal.SIGKILL)
+        await asyncio.sleep(60)
 
     @hf.task_handler("SYSTEM", "pay", kind="effect")
     async def pay_of(given: dict[str, Any], info: TaskInfo) -> dict[str, str]:

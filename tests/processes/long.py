@@ -2,12 +2,14 @@
 
 Rounds of faults, each on a fresh database under a mixture of work, each ended by the auditor. Without arguments a
 short round of everything; `--kills 2000` and its kin ask for more. Prints a progress line and a summary, and ends
-with 1 if any round failed, whose seed and files it names.
+with 1 if any round failed, whose seed and files it names. A round that came through is written to tests/.faulted, and
+counts in the next run on the same source: a run may be interrupted. `--fresh` begins anew.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import shutil
 import sys
@@ -16,17 +18,20 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 
 from tests.processes.fleet import Fleet, Process, wait_until
 from tests.processes.mixture import Mixture
 from tests.processes.proxy import Proxy
 from tests.support.postgres import Cluster, Server
+from tests.support.source import ROOT, source_digest
 
 CONCURRENCY = 25
 COUNT = 100
 PAUSE = 0.1
 LEASE = 4.0
+RESULTS = ROOT / "tests" / ".faulted"
 PER_ROUND = {"kills": 20, "pauses": 5, "restarts": 5, "cuts": 100}
 
 
@@ -37,6 +42,32 @@ class Tally:
         self.faults: dict[str, int] = {}
         self.rounds = self.failed = self.fences = self.repeats = self.instances = 0
         self.began = time.monotonic()
+        self.done: set[tuple[str, int]] = set()
+
+    def write_down(self, source: str, name: str, seed: int, before: Tally) -> None:
+        """What a round that came through has added, so that it need not be played again on this source."""
+        added = {key: count - before.faults.get(key, 0) for key, count in self.faults.items()}
+        words = {
+            "source": source, "round": name, "seed": seed, "faults": {key: n for key, n in added.items() if n},
+            "fences": self.fences - before.fences, "repeats": self.repeats - before.repeats,
+            "instances": self.instances - before.instances,
+        }  # fmt: skip
+        with RESULTS.open("a") as file:
+            file.write(json.dumps(words) + "\n")
+
+    def take_over(self, source: str) -> None:
+        """Rounds that came through before on this very source."""
+        for line in RESULTS.read_text().splitlines() if RESULTS.exists() else ():
+            words = json.loads(line)
+            if words["source"] == source and (words["round"], words["seed"]) not in self.done:
+                self.done.add((words["round"], words["seed"]))
+                self.rounds += 1
+                for key, count in words["faults"].items():
+                    self.faults[key] = self.faults.get(key, 0) + count
+                for key in ("fences", "repeats", "instances"):
+                    setattr(self, key, getattr(self, key) + words[key])
+        if self.done:
+            print(f"{len(self.done)} rounds came through before on source {source}")
 
     def fault(self, name: str, count: int = 1) -> None:
         self.faults[name] = self.faults.get(name, 0) + count
@@ -62,7 +93,7 @@ class Tally:
 
 def moved_on(mixture: Mixture, chance: random.Random) -> None:
     """Wait until some work was done, or nothing is left."""
-    seen, more = len(mixture.fleet.runs()), chance.randrange(1, 60)
+    seen, more = len(mixture.fleet.runs()), chance.randrange(1, 30)
 
     def moved() -> bool:
         return len(mixture.fleet.runs()) > seen + more or mixture.settled()
@@ -143,7 +174,11 @@ def fleet_on(url: str, logs: Path, worker_url: str | None = None) -> Iterator[Fl
         fleet.close()
 
 
-def run_round(name: str, seed: int, tally: Tally, work: Callable[[Path, random.Random], Iterator[Mixture]]) -> None:
+def run_round(
+    source: str, name: str, seed: int, tally: Tally, work: Callable[[Path, random.Random], Iterator[Mixture]]
+) -> None:
+    before = copy(tally)
+    before.faults = dict(tally.faults)
     folder = Path(tempfile.mkdtemp(prefix=f"holdfast-long-{name}-{seed}-"))
     try:
         for mixture in work(folder, random.Random(f"{name}{seed}")):
@@ -152,6 +187,7 @@ def run_round(name: str, seed: int, tally: Tally, work: Callable[[Path, random.R
             tally.repeats += found["repeats"]
             tally.instances += len(mixture.started)
         shutil.rmtree(folder, ignore_errors=True)
+        tally.write_down(source, name, seed, before)
     except Exception:
         tally.failed += 1
         print(f"\nround {name} with --seed {seed} failed, its files are in {folder}:\n{traceback.format_exc()[-3000:]}")
@@ -159,7 +195,7 @@ def run_round(name: str, seed: int, tally: Tally, work: Callable[[Path, random.R
     tally.show()
 
 
-def rounds(options: argparse.Namespace, server: Server, cluster: Cluster, tally: Tally) -> None:
+def rounds(options: argparse.Namespace, source: str, server: Server, cluster: Cluster, tally: Tally) -> None:
     def on_sqlite(folder: Path, chance: random.Random) -> Iterator[Mixture]:
         with fleet_on(f"sqlite:///{folder / 'test.db'}", folder) as fleet:
             yield kill_round(fleet, tally, PER_ROUND["kills"], chance)
@@ -193,7 +229,8 @@ def rounds(options: argparse.Namespace, server: Server, cluster: Cluster, tally:
             continue
         seed = options.seed
         while tally.faults.get(fault, 0) < wanted and tally.failed <= options.failures:
-            run_round(name, seed, tally, work)
+            if (name, seed) not in tally.done:
+                run_round(source, name, seed, tally, work)
             seed += 1
 
 
@@ -206,10 +243,13 @@ def main() -> int:
     parser.add_argument("--cuts", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--failures", type=int, default=0, help="how many failed rounds to go on after")
+    parser.add_argument("--fresh", action="store_true", help="count no round that came through before")
     options = parser.parse_args()
-    tally = Tally()
+    tally, source = Tally(), source_digest("processes")
+    if not options.fresh:
+        tally.take_over(source)
     with Cluster(durable=False) as server, Cluster() as cluster:
-        rounds(options, server, cluster, tally)
+        rounds(options, source, server, cluster, tally)
     print(tally.summary())
     return 1 if tally.failed else 0
 

@@ -46,6 +46,10 @@ class Proxy:
         user = f"{self._parts.username}@" if self._parts.username else ""
         return urlunsplit(self._parts._replace(netloc=f"{user}127.0.0.1:{port}"))
 
+    def lead_to(self, port: int) -> None:
+        """From now on to another server, as a failover of its address does."""
+        self._target = (self._target[0], port)
+
     def cut_all(self) -> None:
         """Break every connection now."""
         self._loop.call_soon_threadsafe(lambda: [writer.transport.abort() for writer in self._open])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -30,6 +32,22 @@ def test_another_worker_takes_over_after_kill_nine(fleet: Fleet) -> None:
     fleet.assert_never_two_at_once()
     repeats = len(fleet.runs()) - COUNT * 5
     assert repeats <= COUNT // 2, "more ran again than the killed worker can have had in flight"
+    assert_sound(fleet.url, acknowledged=started)
+
+
+def test_a_child_that_outlives_its_worker_does_not_keep_its_claims(fleet: Fleet) -> None:
+    first = fleet.worker()
+    started = fleet.start("forks", [{}])
+    fleet.wait_until(lambda: list(fleet.logs.glob("child-*")), "the step has forked a child")
+    [child] = (int(path.name.removeprefix("child-")) for path in fleet.logs.glob("child-*"))
+    try:
+        fleet.worker()
+        first.kill()
+        fleet.wait_all_ended()
+        assert fleet.counts() == {"completed": 1}
+        os.kill(child, 0)  # it was there all along
+    finally:
+        os.kill(child, signal.SIGKILL)
     assert_sound(fleet.url, acknowledged=started)
 
 

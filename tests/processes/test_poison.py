@@ -27,3 +27,14 @@ def test_a_poison_instance_is_buried_and_its_neighbours_finish(fleet: Fleet) -> 
     fleet.assert_in_order(again=supervisor.deaths)
     fleet.assert_never_two_at_once()
     assert_sound(fleet.url)
+
+
+def test_a_poison_chart_is_buried_too(fleet: Fleet) -> None:
+    fleet.start("chart-poison", [{}])
+    fleet.start("one", [{"pause": 0.01} for _ in range(10)])
+    supervisor = fleet.supervise(concurrency=50)
+    fleet.wait_all_ended()
+    supervisor.stop()
+    assert fleet.counts() == {"completed": 10, "failed": 1}
+    assert 3 <= supervisor.deaths <= 6, f"{supervisor.deaths} workers died"
+    assert_sound(fleet.url)

@@ -37,7 +37,7 @@ class LightExecution:
         snapshot = codec.decode(self.claimed.snapshot) if self.claimed.snapshot else {"value": "red", "moves": 0}
         past = self.claimed.history
         seq, digest = (past[-1].seq, past[-1].hash) if past else (0, genesis(self.tenant_id, self.id))
-        now, rows, consumed = self.worker.now(), [], []
+        now, rows, consumed, after = self.worker.now(), [], [], digest
         started = codec.encode({"input_hash": codec.digest(self.claimed.input)})
         entries = [] if past else [("INSTANCE_STARTED", "light", started)]
         for event in self.claimed.events:
@@ -59,7 +59,8 @@ class LightExecution:
             now if self.ended else None,
         )  # fmt: skip
         self.committing = True
-        self.worker.submit(Turn(self.tenant_id, self.id, self.fence, rows, change, consumed=consumed), self.committed)
+        turn = Turn(self.tenant_id, self.id, self.fence, rows, change, consumed=consumed, after=after)
+        self.worker.submit(turn, self.committed)
 
     def committed(self, outcome: Any) -> None:
         self.committing = False

@@ -35,6 +35,7 @@ MORE: list[tuple[str, dict[str, Any]]] = [  # further rows, for statements that 
     ("instances", CLAIMED),
     ("events", {"id": "e2", "consumed_seq": 1}),
     ("events", {"id": "e3", "kind": "resume"}),
+    ("events", {"id": "e4", "kind": "cancel"}),
     ("effects", {"id": OTHER, "reason": "k"}),
     ("history", {"seq": 2, "type": "EFFECT_UNKNOWN"}),
 ]

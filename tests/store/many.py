@@ -58,7 +58,7 @@ def rows_of(dialect: str, size: int, *, tenant: str = NINE_OF_TEN, few: int | No
     yield f"""insert into holdfast.history (tenant_id, instance_id, seq, type, name, fence, at, payload, hash)
       select {tenant}, case when n % 10 = 0 then {id_("1")} else {id_("n / 5 + 1")} end, n,
         case when n % 100 = 1 then 'STEP_FAILED' else 'STEP_COMPLETED' end, 's', 1, n * 1000000, {blob("{}")},
-        {blob("x")}
+        {blob("x" * 32)}
       {series(size)}"""
     yield f"""insert into holdfast.tasks (tenant_id, id, instance_id, definition_key, key, type, name, status,
         idempotency_key, input, options, assignee, groups, priority, created_at, completed_at, closed_at)

@@ -56,7 +56,9 @@ def rows(store: Any, claimed: Claimed, count: int = 1, after: int | None = None,
 
 
 def a_turn(store: Any, claimed: Claimed, **options: Any) -> Turn:
-    return Turn(claimed.tenant_id, claimed.id, claimed.fence, rows(store, claimed, **options))
+    past = claimed.history
+    after = past[-1].hash if past else genesis(claimed.tenant_id, claimed.id)
+    return Turn(claimed.tenant_id, claimed.id, claimed.fence, rows(store, claimed, **options), after=after)
 
 
 def parking(store: Any, claimed: Claimed, turn: Turn, *, woken: int | None = None, run_at: int | None = None) -> Turn:

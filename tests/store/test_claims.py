@@ -90,6 +90,16 @@ async def test_attempts_are_counted_in_the_claim(store: Any) -> None:
     assert (await row_of(store, one))["attempts"] == 5
 
 
+async def test_only_a_death_is_counted_and_a_clean_stop_forgives_none(store: Any) -> None:
+    by = await a_worker(store)
+    await put(store, an_instance(store))
+    for crashed, counted in ((False, 0), (True, 1), (False, 1), (True, 2), (False, 2)):
+        worker_id = await a_worker(store)
+        [one] = await claim(store, worker_id, alone=counted == 2 and not crashed)
+        await store.release_worker(worker_id, by, stopped=not crashed)
+        assert (await row_of(store, one))["attempts"] == counted
+
+
 async def test_a_committed_turn_forgives_earlier_crashes(store: Any) -> None:
     by = await a_worker(store)
     await put(store, an_instance(store))

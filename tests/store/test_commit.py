@@ -201,7 +201,7 @@ async def test_an_effect_keeps_the_name_of_the_worker_that_made_the_call(store: 
     first = a_turn(store, one)
     first.effects = [row]
     await store.commit(worker_id, [first])
-    second = Turn("acme", one.id, one.fence, rows(store, one, after=1))
+    second = Turn("acme", one.id, one.fence, rows(store, one, after=1), after=first.history[-1][9])
     second.effects = [row._replace(state="outcome_unknown", worker_id=an_id(), fence=99)]
     assert await store.commit(worker_id, [second]) == [Outcome.COMMITTED]
     [found] = await store.fetch("read_effect", tenant_id="acme", id=effect_id)

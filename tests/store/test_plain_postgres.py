@@ -147,6 +147,24 @@ async def test_whether_a_worker_is_gone_is_told_by_its_lease_and_its_clean_exit(
     await store.close()
 
 
+async def test_a_worker_that_has_just_begun_is_not_gone_though_it_has_no_lock_yet(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # with locks
+    store = PostgresStore(url)
+    await store.open(migrate=True)
+    worker_id = await a_worker(store)  # its lock is taken by its heartbeat's thread, a moment later
+    connection = await asyncpg.connect(url)
+    moment = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
+    for age, gone in ((0, False), (3600, True), (-3600, True)):
+        await connection.execute(
+            f"update holdfast.workers set liveness = '42', heartbeat_at = {moment} - $1 * 1000000::bigint", age
+        )
+        assert await store.worker_gone(worker_id) == gone
+    await connection.close()
+    await store.close()
+
+
 def test_the_switches_are_words(monkeypatch: pytest.MonkeyPatch) -> None:
     url = "postgresql://nobody@127.0.0.1:9/none"
     for make in (make_store, make_doors):

@@ -24,6 +24,7 @@ import asyncpg
 
 from holdfast.engine import ids
 from holdfast.engine.history import first_bad_row
+from holdfast.engine.journal import HOLE
 
 TERMINAL = {
     "INSTANCE_COMPLETED": "completed",
@@ -48,8 +49,13 @@ TAKEN_BY = {
     "pause": ("INSTANCE_PAUSED",),
     "retry": ("INSTANCE_RETRIED",),
     "fork": ("INSTANCE_STARTED",),
-    "resolution": ("EFFECT_RESOLVED", "INSTANCE_RESUMED"),
+    "resolution": ("EFFECT_RESOLVED", "COMPENSATION_RESOLVED", "INSTANCE_RESUMED"),
 }
+AS_EFFECT = {  # a compensation that is an effect, in the words of one
+    "COMPENSATION_STARTED": "EFFECT_STARTED", "COMPENSATION_RETRIED": "EFFECT_RETRIED",
+    "COMPENSATION_UNKNOWN": "EFFECT_UNKNOWN", "COMPENSATION_RESOLVED": "EFFECT_RESOLVED",
+    "COMPENSATION_COMPLETED": "EFFECT_SUCCEEDED", "COMPENSATION_FAILED": "EFFECT_FAILED",
+}  # fmt: skip
 NOTED = "resolution of "  # a word that decided nothing: the effect had gone on, or was another epoch's
 EFFECT_STATES = {  # what the last entry of an effect says about the state of its row
     "EFFECT_STARTED": ("started",),
@@ -99,6 +105,18 @@ class Entry(NamedTuple):
     words: Row
     epoch: int = 0
     step: str = ""  # the name itself
+
+
+def _as_effects(past: Iterable[Entry]) -> list[Entry]:
+    """With every compensation that is an effect under the name and in the words of one: its start says its mode."""
+    found, undoing = [], set()
+    for entry in past:
+        if entry.type in AS_EFFECT and (entry.words.get("mode") or entry.name in undoing):
+            undoing.add(entry.name)
+            step = "undo:" + entry.step
+            entry = entry._replace(type=AS_EFFECT[entry.type], step=step, name=_in_epoch(step, entry.epoch))
+        found.append(entry)
+    return found
 
 
 class Database:
@@ -195,7 +213,7 @@ Found = Iterator[tuple[str, Place, str]]
 def _effects(database: Database, finished: bool) -> Found:
     for place, instance in database.instances.items():
         entries: dict[str, list[Entry]] = defaultdict(list)
-        for entry in database.own(place):
+        for entry in _as_effects(database.own(place)):
             if entry.type in EFFECT_STATES:
                 entries[entry.name].append(entry)
         rows = database.effects.get(place, {})
@@ -251,7 +269,7 @@ def _provider(database: Database, calls: Iterable[str] | None) -> Found:
     known: set[str] = set()
     for place, rows in database.effects.items():
         for step, row in rows.items():
-            past = [e for e in database.past(place) if e.name == step]
+            past = [e for e in _as_effects(database.past(place)) if e.name == step]
             starts = sum(e.type == "EFFECT_STARTED" for e in past)
             count = seen[row["idempotency_key"]]
             known.add(row["idempotency_key"])
@@ -290,6 +308,8 @@ def _alive(database: Database, finished: bool) -> Found:
             continue
         if status == "pending" and database.past(place):
             yield "I4", place, "it is pending, and it has a history"
+        if instance["run_at"] is None and (instance["waiting_on"] or "").startswith(HOLE):
+            continue  # a person; its history is not written on, so only its row says so
         if instance["kind"] == "chart":
             yield from _chart_lives(database, place, instance)
             continue
@@ -322,7 +342,7 @@ def _open(past: list[Entry]) -> dict[tuple[str, str], Entry]:
     """The latest opening entry of every wait, child and effect that has no answer yet."""
     kinds = {"TIMER": "timer", "WAIT": "signal", "SIGNAL": "signal", "CHILD": "child", "EFFECT": "effect"}
     found: dict[tuple[str, str], Entry] = {}
-    for entry in past:
+    for entry in _as_effects(past):
         kind = kinds.get(entry.type.partition("_")[0])
         if entry.type == "INSTANCE_RESTARTED":
             found.clear()  # what an epoch may leave open nobody waits for in the next
@@ -388,6 +408,8 @@ def _unseen(database: Database, place: Place) -> Row | None:
         if event["consumed_seq"] is not None:
             continue
         kind, name = event["kind"], event["name"]
+        if kind == "cancel" and past[-1].type == "INSTANCE_PARKED":
+            continue  # what it owes keeps it from ending: the word waits for code that asks for that again
         if kind in ("cancel", "resume", "pause", "retry"):
             return event
         if kind == "signal" and any(w == name or w.startswith(name + ".") for w in waits):
@@ -529,7 +551,9 @@ def _chart_lives(database: Database, place: Place, instance: Row) -> Found:
             yield "I4", place, f"{event['kind']} {event['name']!r} arrived for it, and nobody will look"
 
 
-TASK_ENDS = {"TASK_COMPLETED": "succeeded", "TASK_FAILED": "failed", "TASK_CANCELLED": "cancelled"}
+TASK_ENDS = {
+    "TASK_COMPLETED": "succeeded", "TASK_FAILED": "failed", "TASK_CANCELLED": "cancelled", "TASK_SKIPPED": "skipped",
+}  # fmt: skip
 
 
 def _charts(database: Database, _: bool) -> Found:
@@ -639,7 +663,7 @@ def _events(database: Database, _: bool) -> Found:
         instance = database.instances.get(place)
         if instance is None:
             continue  # I15 names it
-        past = {e.seq: e for e in database.past(place)}
+        past = {e.seq: e for e in _as_effects(database.past(place))}
         taken: dict[int, str] = {}
         if instance["woken"] != len(events):
             yield "I9", place, f"{len(events)} events were kept, it counts {instance['woken']}"
@@ -686,7 +710,7 @@ def _families(database: Database, _: bool) -> Found:
         open_ = _open(past)
         for entry in past:
             if entry.type == "CHILD_STARTED":
-                at = (place[0], ids.child_id(place[0], place[1], entry.step, entry.epoch))
+                at = _child_of(place, entry)
                 child = database.instances.get(at)
                 if child is None or (child["parent_id"], child["parent_step"]) != (place[1], entry.step):
                     yield "I11", place, f"child {entry.name!r} was started, and it is not there"
@@ -697,7 +721,7 @@ def _families(database: Database, _: bool) -> Found:
                     elif told[0]["consumed_seq"] is not None:
                         yield "I11", place, f"it waits for child {entry.name!r}, whose end it has already taken"
             elif entry.type == "CHILD_COMPLETED":
-                child = database.instances.get((place[0], ids.child_id(place[0], place[1], entry.step, entry.epoch)))
+                child = database.instances.get(_child_of(place, entry))
                 if child is not None and (
                     child["status"] != "completed" or json.loads(child["result"]) != entry.words.get("result")
                 ):
@@ -710,10 +734,16 @@ def _families(database: Database, _: bool) -> Found:
         started = any(e.type == "CHILD_STARTED" and e.step == child["parent_step"] for e in database.past(above))
         if parent is None or not started:
             yield "I11", place, "it is a child, and no parent started it"
-        elif parent["completed_at"] and not child["completed_at"]:
-            cancelled = any(e["kind"] == "cancel" for e in database.events.get(place, ()))
-            if not cancelled:
-                yield "I11", place, "its parent has ended, it lives on, and nobody told it to end"
+        elif parent["completed_at"] and not child["completed_at"] and not _told_to_end(database, place):
+            yield "I11", place, "its parent has ended, it lives on, and nobody told it to end"
+
+
+def _child_of(parent: Place, started: Entry) -> Place:
+    return parent[0], ids.child_id(*parent, started.step, started.epoch)
+
+
+def _told_to_end(database: Database, child: Place) -> bool:
+    return any(e["kind"] == "cancel" for e in database.events.get(child, ()))
 
 
 # -- I12: compensations
@@ -831,7 +861,10 @@ def _epochs(database: Database, _: bool) -> Found:
             yield "I6", place, "its restarts are not numbered one after the other"
         for entry in restarts:
             before = [e for e in past if e.epoch == entry.epoch - 1 and e.seq < entry.seq]
-            left = [key for key in _open(before) if key[0] in ("child", "effect")]
+            left = [
+                (kind, name) for (kind, name), opened in _open(before).items()
+                if kind == "effect" or (kind == "child" and not _told_to_end(database, _child_of(place, opened)))
+            ]  # fmt: skip
             if left:
                 yield "I3", place, f"it restarted at entry {entry.seq} and left {left} behind"
             owed = {e.name for e in before if e.type == "STEP_STARTED"}

@@ -294,6 +294,33 @@ class Cluster(Server):
                 os.chown(path, self._user.pw_uid, self._user.pw_gid, follow_symlinks=False)
 
 
+class Standby(Cluster):
+    """A copy of a cluster that follows it, and may take its place. Making it stops the other one for a moment."""
+
+    def __init__(self, primary: Cluster) -> None:
+        super().__init__(durable=False)
+        primary.stop()
+        shutil.copytree(primary.data, self.data, dirs_exist_ok=True, symlinks=True)
+        primary.start()
+        (self.data / "standby.signal").touch()
+        with (self.data / "postgresql.conf").open("a") as conf:
+            where = f"host={primary.host} port={primary.port} user={SUPERUSER} application_name=standby"
+            conf.write(f"port = '{self.port}'\nprimary_conninfo = '{where}'\n")
+        self._give_away(self.data)
+
+    def follows(self) -> bool:
+        """Whether it is sent what the other one writes."""
+        return self._kept_admin().execute("select 1 from pg_stat_wal_receiver where status = 'streaming'").rowcount > 0
+
+    def fall_behind(self) -> None:
+        """Take no more from the other one, from this moment on."""
+        self._kept_admin().execute("alter system set primary_conninfo = ''")
+        self._kept_admin().execute("select pg_reload_conf()")
+
+    def promote(self) -> None:
+        self._kept_admin().execute("select pg_promote(true)")
+
+
 def find_binaries() -> Path:
     """The folder with initdb, pg_ctl and postgres to use, or an error that says how to name one."""
     if named := os.environ.get("HOLDFAST_TEST_POSTGRES_BIN"):

@@ -15,10 +15,12 @@ async def livez(call: Call) -> Reply:
 
 
 async def readyz(call: Call) -> Reply:
-    """Requests can be served: every database answers, and the server is not stopping."""
+    """Requests can be served: every database answers, the server is not stopping, and no part of it has stopped."""
     if call.doors.stopping.is_set() or call.doors.draining:
         raise Problem("overloaded", "this server is stopping")
     for service in call.doors.services():
+        if down := service.down():
+            raise Problem("overloaded", f"a part of this server has ended and is begun again: {', '.join(down)}")
         await service.store.fetch("read_clock" if service.store.dialect == "postgres" else "ping")
     return Reply(200, {"status": "ready"})
 

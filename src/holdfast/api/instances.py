@@ -102,10 +102,11 @@ async def read_instance(call: Call) -> Reply:
     snapshot = await instances.snapshot(call.service, call.tenant_id, id_) if view.kind == "chart" else None
     its_tasks, left_out = [], [*view.left_out, "tasks"]
     if call.caller.may("tasks:read"):
-        its_tasks = await tasks.list_tasks(
+        all_tasks = await tasks.list_tasks(
             call.service, call.tenant_id, status=None, instance=view.id, limit=TASKS_SHOWN, most=LISTED_BYTES
         )
-        left_out = view.left_out
+        its_tasks = [task for task in all_tasks if tasks.sees(call.caller, task)]
+        left_out = view.left_out if len(its_tasks) == len(all_tasks) else left_out
     results = {} if view.kind == "chart" else await instances.step_results(
         call.service, call.tenant_id, id_, HISTORY_SHOWN
     )  # fmt: skip
@@ -140,17 +141,16 @@ async def instance_history(call: Call, query: HistoryQuery) -> Reply:
 
 
 async def instance_tasks(call: Call, query: PageQuery) -> Reply:
-    """All its tasks, open or not, in the order they were made."""
+    """Its tasks that you may read, open or not, in the order they were made."""
     id_ = call.id("ins")
     await instances.exists(call.service, call.tenant_id, id_)
     edge = read_cursor(query.cursor, int, str, bytes)
-    found = await tasks.list_tasks(
-        call.service, call.tenant_id, status=None, instance=ids.instance_word(id_), limit=query.limit + 1,
+    found, last = await tasks.page_seen(
+        call.service, call.tenant_id, call.caller, status=None, instance=ids.instance_word(id_), limit=query.limit,
         after=None if edge is None else (0, edge[0], edge[1], edge[2]), most=LISTED_BYTES,
     )  # fmt: skip
-    return paged(
-        found, query.limit, shown.task, lambda view: (micros(view.created_at), view.key, ids.parse("tsk", view.id))
-    )
+    items = [shown.task(view) for view in found]
+    return Reply(200, Listing[TaskOut](items=items, next_cursor=None if last is None else cursor_of(*last[1:])))
 
 
 async def instance_children(call: Call, query: PageQuery) -> Reply:

@@ -228,6 +228,8 @@ class InstanceOut(Said, frozen=True, kw_only=True):
     status: InstanceStatus
     waiting_on: str | None
     current_state: str | None
+    current_step: str | None = None
+    """Of a code workflow: the call that its newest history entries tell of, open or done last."""
     business_key: str | None
     queue: str
     input: Any
@@ -239,6 +241,8 @@ class InstanceOut(Said, frozen=True, kw_only=True):
     created_by: str | None
     epoch: int = 0
     created_at: Moment
+    updated_at: Moment | None = None
+    """When the newest entry of its history was written; before the first, when it was created."""
     started_at: Moment | None
     completed_at: Moment | None
     run_at: Moment | None

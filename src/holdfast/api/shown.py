@@ -23,6 +23,7 @@ def instance_fields(view: InstanceView) -> dict[str, Any]:
     return {
         "id": view.id, "definition_key": view.workflow, "definition_version": view.version, "kind": view.kind,
         "status": view.status, "waiting_on": view.waiting_on, "current_state": view.state,
+        "current_step": view.current_step, "updated_at": view.updated_at,
         "business_key": view.business_key, "queue": view.queue, "input": view.input, "result": view.result,
         "last_error": view.error, "compensation": view.compensation, "parent_id": view.parent_id,
         "trace_id": None if view.trace_id is None else trace_id_of(view.trace_id), "created_by": view.created_by,

@@ -85,7 +85,9 @@ async def _seen(call: Call, id_: bytes, is_new: bool) -> tuple[InstanceOut, str]
     """One's own is shown as it stands. What came of another's is for those who may read it."""
     out, etag = await as_it_stands(call, id_)
     if not is_new and not call.caller.may("instances:read"):
-        hidden = dict.fromkeys(("result", "last_error", "compensation", "created_by", "current_state", "waiting_on"))
+        hidden = dict.fromkeys(
+            ("result", "last_error", "compensation", "created_by", "current_state", "current_step", "waiting_on")
+        )
         out = msgspec.structs.replace(out, **hidden, left_out=[*out.left_out, *hidden])
     return out, etag
 
@@ -96,8 +98,8 @@ def _as_born(born: NewInstance) -> InstanceView:
         id=ids.instance_word(born.id), tenant_id=born.tenant_id, kind=born.kind, workflow=born.definition_key,
         version=born.definition_version, status="pending", waiting_on=None, business_key=born.business_key,
         queue=born.queue, input=codec.decode(born.input), result=None, error=None, compensation=None, parent_id=None,
-        created_at=when(born.created_at), started_at=None, completed_at=None, run_at=when(born.run_at),
-        trace_id=born.trace_id, created_by=born.created_by,
+        created_at=when(born.created_at), updated_at=when(born.created_at), started_at=None, completed_at=None,
+        run_at=when(born.run_at), trace_id=born.trace_id, created_by=born.created_by,
     )  # fmt: skip
 
 

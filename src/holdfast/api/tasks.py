@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any, Literal
 
 import msgspec
@@ -54,8 +55,9 @@ class TasksQuery(msgspec.Struct, frozen=True):
 
 
 async def list_tasks(call: Call, query: TasksQuery) -> Reply:
-    """Tasks; by default the open ones, the most urgent first, then the oldest. Others: the newest first. A page with
-    a `next_cursor` may be short, or empty: what you look for is rare, and there is more to look at."""
+    """Tasks that you may take or had; operators and auditors see all. By default the open ones, the most urgent first,
+    then the oldest. Others: the newest first. A page with a `next_cursor` may be short, or empty: what you look for is
+    rare, and there is more to look at."""
     limit = query.limit
     edge = read_cursor(query.cursor, range(1 << 32), int, str, bytes)
     if query.instance_id is not None:
@@ -63,10 +65,10 @@ async def list_tasks(call: Call, query: TasksQuery) -> Reply:
             ids.parse("ins", query.instance_id)
         except BadInput as error:
             raise Problem("validation-failed", str(error), errors=[Fault(str(error), "/query/instance_id")]) from None
-    found, last = await tasks.page(
-        call.service, call.tenant_id, status=None if query.status == "any" else query.status, type=query.type,
-        assignee=query.assignee, group=query.group, instance=query.instance_id, limit=limit, most=LISTED_BYTES,
-        after=None if edge is None else (edge[0] - (1 << 31), edge[1], edge[2], edge[3]),
+    found, last = await tasks.page_seen(
+        call.service, call.tenant_id, call.caller, status=None if query.status == "any" else query.status,
+        type=query.type, assignee=query.assignee, group=query.group, instance=query.instance_id, limit=limit,
+        most=LISTED_BYTES, after=None if edge is None else (edge[0] - (1 << 31), edge[1], edge[2], edge[3]),
     )  # fmt: skip
     # Priorities may be negative, and a cursor's numbers are not.
     following = None if last is None else cursor_of(last[0] + (1 << 31), *last[1:])
@@ -82,9 +84,13 @@ def _one(view: TaskView) -> Reply:
     return Reply(200, shown.task(view), str(view.version))
 
 
+def _seen(call: Call) -> Awaitable[TaskView]:
+    return tasks.read_seen(call.service, call.tenant_id, call.word("tsk"), call.caller)
+
+
 async def read_task(call: Call) -> Reply:
     """How it stands, with its form."""
-    return _one(await tasks.read(call.service, call.tenant_id, call.word("tsk")))
+    return _one(await _seen(call))
 
 
 async def claim_task(call: Call) -> Reply:
@@ -156,6 +162,7 @@ def _comment(view: CommentView) -> CommentOut:
 
 async def comment_task(call: Call, body: Comment) -> Reply:
     """Say something about it. It moves nothing."""
+    await _seen(call)
     said = await tasks.comment(
         call.service, call.tenant_id, call.word("tsk"), body.body, author=call.actor, id_=call.derived("comment"),
         version=call.expected_version(),
@@ -165,6 +172,7 @@ async def comment_task(call: Call, body: Comment) -> Reply:
 
 async def list_comments(call: Call, query: PageQuery) -> Reply:
     """What was said about it, in order."""
+    await _seen(call)
     edge = read_cursor(query.cursor, int, bytes)
     found = await tasks.comments(
         call.service, call.tenant_id, call.word("tsk"), after=(0, b"") if edge is None else (edge[0], edge[1]),

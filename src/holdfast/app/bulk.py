@@ -1,7 +1,8 @@
 """One thing done to everything that matches a filter: a workflow of our own, so that it survives what others survive.
 
-Pages are steps: each is journaled when all its instances have been told, with where the next begins. What an instance
-is told has an id that follows from the bulk action's own, so that a page which is run again tells nobody twice.
+Pages are steps: each tells the instances that the step before it has found, and finds those of the next page. Who is to
+be told is on record before anybody is: a page which is run again after a crash counts the same ones, though they do not
+match any more. What an instance is told has an id that follows from the bulk action's own: nobody is told twice.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.app import control, instances
-from holdfast.app.instances import ENDED, LIVE, InstanceView
+from holdfast.app.instances import ENDED, LIVE
 from holdfast.app.registry import Definition
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
     from holdfast.app.service import Service
 
 KEY = "holdfast.bulk"
+VERSION = 2
+FIRST_BEFORE: dict[str, Any] = {  # the state that version 1 begins with
+    "at": None, "id": None, "over": False, "done": 0, "failed": 0, "failures": [],
+}  # fmt: skip
 PAGE = 200
 AT_ONCE = 50
 COUNT_MAX = 1_000_000
@@ -51,10 +57,13 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """How far it has come: where the next page begins, and what became of the pages before."""
+    """How far it has come: who is told next, where the page after begins, and what became of the pages before."""
 
+    ids: list[str] = []
     at: int | None = None
     id: str | None = None
+    last: bool = False
+    """There is no page after."""
     over: bool = False
     done: int = 0
     failed: int = 0
@@ -81,14 +90,29 @@ def register(registry: Registry, service: Callable[[], Service]) -> None:
         found = await act(service(), msgspec.convert(order, Order), msgspec.convert(state, State))
         return msgspec.to_builtins(found)  # type: ignore[no-any-return]
 
-    async def bulk(ctx: Context, order: dict[str, Any]) -> dict[str, Any]:
-        state: dict[str, Any] = msgspec.to_builtins(State())
+    async def found_and_told(order: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+        given, before = msgspec.convert(order, Order), msgspec.convert(state, State)
+        found = await find(service(), given, before)
+        told = await tell(service(), given, found)
+        return {
+            "at": found.at, "id": found.id, "over": found.last, "done": told.done, "failed": told.failed,
+            "failures": told.failures,
+        }  # fmt: skip
+
+    async def run(ctx: Context, order: dict[str, Any], state: dict[str, Any], page: Callable[..., Any]) -> Any:
         order = {**order, "tenant_id": ctx.tenant_id}  # whatever stands there: nobody acts on another tenant
         while not state["over"]:
             state = await ctx.step("page", page, order, {**state, "failures": []})
         return {"done": state["done"], "failed": state["failed"]}
 
-    registry.add_own(Definition("code", KEY, 1, "default", bulk))
+    async def bulk(ctx: Context, order: dict[str, Any]) -> Any:
+        return await run(ctx, order, msgspec.to_builtins(State()), page)
+
+    async def bulk_before(ctx: Context, order: dict[str, Any]) -> Any:
+        return await run(ctx, order, FIRST_BEFORE, found_and_told)
+
+    registry.add_own(Definition("code", KEY, 1, "default", bulk_before))  # for those begun before version 2
+    registry.add_own(Definition("code", KEY, VERSION, "default", bulk))
 
 
 async def count(service: Service, order: Order) -> int:
@@ -110,7 +134,7 @@ async def begin(service: Service, order: Order, id_: bytes) -> BulkView:
         raise BadInput(f"action is {order.action!r}: expected one of {', '.join(ACTIONS)}")
     raw = codec.encode(order, "the bulk action", service.payload_limit)
     born = instances.new_instance(
-        service.registry.find(KEY, 1), raw, tenant_id=order.tenant_id, now=service.store.now(), business_key=None,
+        service.registry.find(KEY, VERSION), raw, tenant_id=order.tenant_id, now=service.store.now(), business_key=None,
         run_at=None, trace_id=None, id_=id_, created_by=order.actor,
     )  # fmt: skip
     await instances.start(service, [born])
@@ -144,32 +168,41 @@ async def failures(
 
 
 async def act(service: Service, order: Order, state: State) -> State:
-    """Tell the instances of the next page; say how it went and where the one after begins."""
+    """Tell those found before, then find those of the next page."""
+    told = await tell(service, order, state)
+    return replace(told, ids=[], over=True) if told.last else await find(service, order, told)
+
+
+async def find(service: Service, order: Order, state: State) -> State:
+    """Whom the next page tells, and where the one after begins."""
     before = (order.until, b"") if state.at is None else (state.at, bytes.fromhex(state.id or ""))
     page = await instances.list_instances(
         service, order.tenant_id, status=order.statuses, key=order.key, business_key=order.business_key,
         limit=PAGE, before=before, since=order.since,
     )  # fmt: skip
-    wanted = [view for view in page if not view.workflow.startswith("holdfast.")]
+    wanted = [view.id for view in page if not view.workflow.startswith("holdfast.")]
+    if len(page) < PAGE:
+        return replace(state, ids=wanted, at=None, id=None, last=True, over=not wanted)
+    edge = page[-1]
+    return replace(state, ids=wanted, at=micros(edge.created_at), id=ids.parse("ins", edge.id).hex())
+
+
+async def tell(service: Service, order: Order, state: State) -> State:
+    """Tell those that were found, and count them: also those that were told in a run before this one."""
     refused: list[tuple[str, str]] = []
-    for at in range(0, len(wanted), AT_ONCE):
-        some = wanted[at : at + AT_ONCE]
-        for view, refusal in zip(some, await asyncio.gather(*(_tell(service, order, v) for v in some)), strict=True):
+    for at in range(0, len(state.ids), AT_ONCE):
+        some = state.ids[at : at + AT_ONCE]
+        for word, refusal in zip(some, await asyncio.gather(*(_tell(service, order, w) for w in some)), strict=True):
             if refusal is not None:
-                refused.append((view.id, refusal))
-    last = page[-1] if len(page) == PAGE else None
-    return State(
-        at=None if last is None else micros(last.created_at),
-        id=None if last is None else ids.parse("ins", last.id).hex(),
-        over=last is None, done=state.done + len(wanted) - len(refused), failed=state.failed + len(refused),
-        failures=refused,
-    )  # fmt: skip
+                refused.append((word, refusal))
+    done, failed = state.done + len(state.ids) - len(refused), state.failed + len(refused)
+    return replace(state, done=done, failed=failed, failures=refused)
 
 
-async def _tell(service: Service, order: Order, view: InstanceView) -> str | None:
+async def _tell(service: Service, order: Order, word: str) -> str | None:
     """Why this one could not be told; None: it was."""
     try:
-        await _carry_out(service, order, ids.parse("ins", view.id))
+        await _carry_out(service, order, ids.parse("ins", word))
     except HoldfastError as error:
         return str(error)
     return None

@@ -14,6 +14,7 @@ from holdfast.app.views import View
 from holdfast.engine import codec, ids
 from holdfast.engine.errors import DeadLetterNotFound, DeadLetterNotOpen
 from holdfast.engine.moments import Moment, moment, when
+from holdfast.engine.turns import DeadLetter
 
 if TYPE_CHECKING:
     from holdfast.app.service import Service
@@ -47,6 +48,11 @@ def _view(tenant_id: str, row: Sequence[Any]) -> DeadLetterView:
         resolved_at=moment(resolved_at), resolved_by=resolved_by,
         left_out=left_out[0].split() if left_out else [],
     )  # fmt: skip
+
+
+def just_written(letter: DeadLetter) -> DeadLetterView:
+    """A letter as it stands when its turn is committed: nobody has dealt with it, so it need not be read."""
+    return _view(letter.tenant_id, (*letter[1:], None, None, None))
 
 
 async def list_dead_letters(

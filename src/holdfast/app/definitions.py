@@ -120,6 +120,29 @@ class Charts:
         needs = self._needs.get((tenant_id, key, version))
         return needs is not None and self._fits(tenant_id, needs - self._known())
 
+    def lacking(self, tenant_id: str, key: str, version: int) -> list[str]:
+        """What that chart asks for and this process does not have, in words."""
+        missing = sorted(self._needs.get((tenant_id, key, version), frozenset()) - self._known())
+        return [
+            f"workflow {need.removeprefix(CHILD)!r}" if need.startswith(CHILD) else f"handler {need!r}"
+            for need in missing
+            if not self._fits(tenant_id, [need])
+        ]
+
+    def child(self, tenant_id: str, key: str, version: int | None) -> Definition:
+        """What a parent names: code registered here, or a published chart; never Holdfast's own."""
+        if key.startswith(OURS):
+            raise WorkflowNotRegistered(key, version, [])
+        if self._registry.has(key):
+            return self._registry.find(key, version)
+        if version is None:
+            version = self.newest_known(tenant_id, key)
+            if version is None:
+                raise WorkflowNotRegistered(key, version, [])
+        else:
+            self.check_startable(tenant_id, key, version)
+        return Definition("chart", key, version, "default", no_function)
+
     def _known(self) -> frozenset[str]:
         return self._registry.handler_names() | {CHILD + key for key in self._registry.names()}
 

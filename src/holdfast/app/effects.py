@@ -13,6 +13,7 @@ from holdfast.app.views import View
 from holdfast.engine import codec, ids
 from holdfast.engine.effects import may_choose
 from holdfast.engine.errors import BadInput, EffectNotFound, EffectNotOpen, Misplaced
+from holdfast.engine.journal import PARKED
 from holdfast.engine.misfits import in_words, schema_faults
 from holdfast.engine.moments import Moment, micros, moment, when
 from holdfast.engine.retry import storable
@@ -162,6 +163,12 @@ async def read_effect(service: Service, tenant_id: str, effect: str) -> EffectVi
     return _view(tenant_id, rows[0], seen)
 
 
+async def _is_parked(service: Service, tenant_id: str, view: EffectView) -> bool:
+    """Whether its instance stands still: then nothing repeats itself, and a cancel cannot be taken either."""
+    instance = await instances.read(service, tenant_id, ids.parse("ins", view.instance_id), steps=False)
+    return (instance.waiting_on or "").startswith(PARKED)
+
+
 async def resolve(
     service: Service, tenant_id: str, effect: str, resolution: str, *, actor: str, reason: str, result: Any = None,
     accept_double: bool = False, second_person: str | None = None, check: Callable[[EffectView], None] | None = None,
@@ -187,6 +194,12 @@ async def resolve(
         check(view)
     if view.state != "outcome_unknown":
         raise EffectNotOpen(f"effect {effect} is {view.state}: only an effect of unknown outcome can be resolved")
+    # A reason is given only where a person is asked.
+    if view.mode == "keyed" and view.reason is None and not await _is_parked(service, tenant_id, view):
+        raise EffectNotOpen(
+            f"effect {effect} repeats itself with the same key: your word could come too late to count; you are asked "
+            "if its attempts run out or its window is over, and a cancel of the instance ends the repeats"
+        )
     if resolution == "happened" and view.expected is not None:
         _check_result(effect, view.expected, codec.decode(codec.encode(result, "the result", service.payload_limit)))
     over = _call_is_over(view)

@@ -70,6 +70,10 @@ class InstanceView(View, frozen=True, kw_only=True):
     run_at: Moment | None
     state: str | None = None
     """Where an instance of a chart stands, for people: `review, ledger.posting`."""
+    current_step: str | None = None
+    """Of a code workflow: the call that its newest history entries tell of, open or done last."""
+    updated_at: Moment
+    """When the newest entry of its history was written; before the first, when it was created."""
     steps: dict[str, Any] = msgspec.field(default_factory=dict)
     """Results of finished steps by name; filled by `status()`, not by lists."""
     moved: int = 0
@@ -153,7 +157,8 @@ async def send(
     """Commit a fact for an instance and wake it. False if this very event was there already.
 
     `moved`: only if nothing has happened to it since it was read."""
-    sent_at = service.sent_at(tenant_id, id_, event_id)
+    await service.store.look_at_clock()
+    sent_at = service.sent_at()
     event = NewEvent(tenant_id, id_, event_id, kind, name, payload, sent_at, sent_by=sent_by)
     there = await (put(service, event, asked) if moved is None else put_unless_moved(service, event, asked, moved))
     if there is not None and (there[:2] != (kind, name) or there[2] != codec.decode(payload)):
@@ -235,10 +240,10 @@ async def put_unless_moved(service: Service, event: NewEvent, asked: str, moved:
     where = {"tenant_id": tenant_id, "instance_id": id_}
     found = await service.store.fetch("read_event", **where, id=event.id)
     if not found:
-        wake = {**where, "now": service.store.now(), "moved": moved}
+        wake = {**where, "now": service.store.now(), "moved": moved, "sent_at": event.sent_at}
         row: dict[str, Any] = {
             **where, "id": event.id, "kind": event.kind, "name": event.name, "payload": event.payload,
-            "sent_at": event.sent_at, "sent_by": event.sent_by,
+            "sent_by": event.sent_by,
         }  # fmt: skip
         if await service.change(tenant_id, [("wake_unless_moved", wake), ("add_event", row)]):
             service.stirred(Turn(tenant_id, id_, events=[event]))
@@ -277,7 +282,7 @@ async def step_results(service: Service, tenant_id: str, id_: bytes, limit: int)
 def _view(tenant_id: str, row: Sequence[Any], steps: dict[str, Any]) -> InstanceView:
     (id_, kind, key, version, business_key, status, waiting_on, queue, _, input_, result, error, compensation,
      parent, _, _, state, created_at, started_at, completed_at, run_at, _, woken, trace_id, created_by,
-     epoch, *head) = row  # fmt: skip
+     epoch, head, updated_at, step) = row  # fmt: skip
     return InstanceView(
         id=ids.instance_word(id_), tenant_id=tenant_id, kind=kind, workflow=key, version=version, status=status,
         waiting_on=waiting_on, business_key=business_key, queue=queue,
@@ -285,10 +290,10 @@ def _view(tenant_id: str, row: Sequence[Any], steps: dict[str, Any]) -> Instance
         result=None if result is None else codec.decode(result), error=None if error is None else codec.decode(error),
         compensation=compensation, parent_id=None if parent is None else ids.instance_word(parent),
         created_at=when(created_at), started_at=moment(started_at), completed_at=moment(completed_at),
-        run_at=moment(run_at), state=state,
-        steps=steps,
-        moved=woken + head[0] if isinstance(head[0], int) else 0,
-        left_out=head[0].split() if isinstance(head[0], str) else [], trace_id=trace_id, created_by=created_by,
+        run_at=moment(run_at), state=state, current_step=step if kind == "code" else None,
+        updated_at=when(created_at if updated_at is None else updated_at), steps=steps,
+        moved=woken + head if isinstance(head, int) else 0,
+        left_out=head.split() if isinstance(head, str) else [], trace_id=trace_id, created_by=created_by,
         epoch=epoch,
     )  # fmt: skip
 

@@ -7,6 +7,10 @@ Doors go on taking facts.
 PostgreSQL is known by its server's system identifier and the database's number. A SQLite file is known by its inode and
 by a witness, a small file beside it that says how far the history had come. A witness that is missing, belongs to
 another database, or has seen more than the history holds, means a copy or an older state put in place of a newer one.
+
+A running worker looks on: once a second, and wherever a new connection was made, it compares the identity, the server's
+timeline and the rows that it was itself told are on disk. A timeline that grows is a promotion: workers then pause for
+a moment, so that whoever lost rows by it can say so before anything is done a second time.
 """
 
 from __future__ import annotations
@@ -15,10 +19,11 @@ import asyncio
 import fcntl
 import os
 import re
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import structlog
@@ -27,6 +32,8 @@ from uuid_utils import uuid4
 from holdfast.app import audit
 from holdfast.engine import ids
 from holdfast.engine.errors import BadInput
+from holdfast.store.open_file import FileGone
+from holdfast.store.tended import Tended
 
 if TYPE_CHECKING:
     from holdfast.app.service import Service
@@ -35,6 +42,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("holdfast.quarantine")
 EVERY = "*"  # an installation serves every tenant
 LOOK_SECONDS = 1.0
+PROMOTED_SECONDS = 5.0  # several looks of every worker
 LOCK_SECONDS = 0.01
 NOT_KNOWN = "?"
 WHAT_TO_DO = (
@@ -127,10 +135,14 @@ class SqliteIdentity:
             fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough: a child forked meanwhile has the file too
             os.close(file)
 
-    async def difference(self, recorded: str) -> str | None:
+    async def difference(self, recorded: str, *, running: bool = False) -> str | None:
+        """`running`: asked by a worker that had compared before. To it a witness that was removed says nothing: it is
+        about to write the next one."""
         _, inode, token = recorded.split(":")
         seen, mark = self.witness.read(), await self._mark()
         name = self.path.name
+        if seen is None and running:
+            seen = Seen(token, mark)
         if seen is None:
             return f"there is no witness beside {name}: the file was copied or restored from a backup"
         if seen.token != token:
@@ -143,6 +155,21 @@ class SqliteIdentity:
                 "an older state was put in its place"
             )
         return None
+
+    async def timeline(self) -> int | None:
+        """A file has none."""
+        return None
+
+    async def denied(self) -> str | None:
+        """Why a database with no identity on record is not given one: a witness has seen more than it holds."""
+        seen, mark = self.witness.read(), await self._mark()
+        if seen is None or seen.mark <= mark:
+            return None
+        return (
+            f"the history in {self.path.name} ends at row {mark:,}, but the witness beside it has seen row "
+            f"{seen.mark:,}: the file, or its write-ahead log, was removed (where that was meant, remove "
+            f"{self.witness.path.name} too)"
+        )
 
     async def make(self) -> str:
         """A new identity. The witness comes first: a database on record without one is a copy."""
@@ -178,7 +205,7 @@ class PostgresIdentity:
     async def alone(self) -> AsyncIterator[None]:
         yield  # the server says the same to everybody
 
-    async def difference(self, recorded: str) -> str | None:
+    async def difference(self, recorded: str, *, running: bool = False) -> str | None:
         _, system, database = recorded.split(":")
         _, system_now, database_now = (await self.found()).split(":")
         if system != system_now and NOT_KNOWN not in (system, system_now):
@@ -187,21 +214,33 @@ class PostgresIdentity:
             return f"this database (number {database_now}) is not the one on record ({database}): it is a copy"
         return None
 
+    async def denied(self) -> str | None:
+        return None
+
     async def make(self) -> str:
         return await self.found()
 
     async def found(self) -> str:
+        found = await self._ask("database_identity")
+        if found is None:
+            [(database,)] = await self.store.fetch("database_oid")
+            return f"postgres:{NOT_KNOWN}:{database}"
+        return f"postgres:{found[0]}:{found[1]}"
+
+    async def timeline(self) -> int | None:
+        """How often this server, or the one whose standby it was, has been followed by another; None: not known."""
+        found = await self._ask("timeline")
+        return None if found is None else found[0]
+
+    async def _ask(self, name: str) -> tuple[Any, ...] | None:
+        """None: a managed service, or one that only speaks PostgreSQL, does not say."""
         import asyncpg  # only where it is in use: whoever works on SQLite does not wait for it
 
         try:
-            [(system, database)] = await self.store.fetch("database_identity")
-        except (
-            asyncpg.InsufficientPrivilegeError,
-            asyncpg.UndefinedFunctionError,
-            asyncpg.FeatureNotSupportedError,
-        ):  # a managed service, or one that only speaks PostgreSQL
-            system, [(database,)] = NOT_KNOWN, await self.store.fetch("database_oid")
-        return f"postgres:{system}:{database}"
+            [found] = await self.store.fetch(name)
+        except (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedFunctionError, asyncpg.FeatureNotSupportedError):
+            return None
+        return found
 
     async def remember(self, recorded: str) -> None:
         """The server remembers who it is."""
@@ -222,12 +261,18 @@ async def read(store: Store) -> Installation:
 class Quarantine:
     """Says whether a worker may claim. The word is kept here and renewed once a second, so that a claim asks nobody."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, look_back: Callable[[], Awaitable[str | None]] | None = None) -> None:
+        """`look_back` says what is gone that was told to be on disk, if anything is."""
         self.holds = False
+        self._held = False  # by the word on record; `holds` also while a promotion is waited out
         self._store = store
+        self._look_back = look_back
         self._identity = identity_of(store)
+        self._timeline: int | None = None
+        self._claims_at = 0.0  # on the monotonic clock: not earlier, after a promotion
+        self._sessions = -1  # as many connections had been made when the database was last looked at
         self._recorded: str | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tended: Tended | None = None
 
     async def begin(self) -> None:
         """Compare what is on record with what is here; the first to start puts it on record."""
@@ -236,23 +281,66 @@ class Quarantine:
     async def again(self, worker_id: bytes) -> None:
         """Before a worker whose row is fenced or gone takes a new name. Where it is not known at all, not even as
         fenced, the database was put back to an earlier state under its feet."""
-        if self._task is not None:
+        if self._tended is not None:
             await self._compare(worker_id)
 
     async def _compare(self, worker_id: bytes | None) -> None:
         async with self._identity.alone():
             row = await read(self._store)
             if row.quarantined_at is None and row.identity is None:
-                identity = await self._identity.make()
-                await self._store.write("record_installation", identity=identity, now=self._store.now(), actor="worker")
+                if (reason := await self._identity.denied()) is not None:
+                    await self.enter(reason)
+                else:
+                    values = {"identity": await self._identity.make(), "now": self._store.now(), "actor": "worker"}
+                    await self._store.write("record_installation", **values)
             elif row.quarantined_at is None and row.identity is not None:
                 reason = await self._identity.difference(row.identity)
                 if reason is None and worker_id is not None:
                     reason = await self._forgotten(worker_id)
                 if reason is not None:
-                    values = {"now": self._store.now(), "reason": reason, "actor": "worker"}
-                    await self._store.write("enter_quarantine", **values)
+                    await self.enter(reason)
             self._take(await read(self._store))
+
+    async def doubtful(self) -> bool:
+        """Whether what was claimed just now must not begin. Asks only where a connection was made since the last time:
+        behind it may be another server, which the claim has reached before any look."""
+        if self._store.sessions != self._sessions:
+            await self._look_again()
+        return self.holds
+
+    async def _look_again(self) -> None:
+        sessions = self._store.sessions
+        reason = await self._look_at_timeline()
+        if not await self.gone_back() and reason is not None:
+            await self.enter(reason)
+        self._sessions = sessions
+
+    async def _look_at_timeline(self) -> str | None:
+        now, before = await self._identity.timeline(), self._timeline
+        if now is None:
+            return None
+        self._timeline = now
+        if before is None or now == before:
+            return None
+        if now < before:
+            return (
+                f"this PostgreSQL server is on timeline {now}, and the one before it was on {before}: it does not have "
+                "what was committed since its standby was promoted"
+            )
+        log.warning("promoted", timeline=now, before=before, claims_in=PROMOTED_SECONDS)
+        self._claims_at, self.holds = time.monotonic() + PROMOTED_SECONDS, True
+        return None
+
+    async def gone_back(self) -> bool:
+        """Hold the database back where it lost what a worker was told is on disk."""
+        reason = None if self._look_back is None else await self._look_back()
+        if reason is not None:
+            await self.enter(reason)
+        return reason is not None
+
+    async def enter(self, reason: str) -> None:
+        await self._store.write("enter_quarantine", now=self._store.now(), reason=reason, actor="worker")
+        self._take(await read(self._store))
 
     async def _forgotten(self, worker_id: bytes) -> str | None:
         if await self._store.fetch("read_worker", worker_id=worker_id):
@@ -264,14 +352,20 @@ class Quarantine:
 
     def _take(self, row: Installation) -> None:
         held, self._recorded = row.quarantined_at is not None, row.identity
-        if held and not self.holds:
+        if held and not self._held:
             log.warning("quarantined", reason=row.reason, by=row.changed_by, what_to_do=WHAT_TO_DO)
-        elif self.holds and not held:
+        elif self._held and not held:
             log.warning("quarantine_lifted", reason=row.reason, by=row.changed_by)
-        self.holds = held
+        self._held = held
+        self.holds = held or time.monotonic() < self._claims_at
 
     def start(self, lifted: Callable[[], None]) -> None:
-        self._task = asyncio.create_task(self._run(lifted), name="holdfast-quarantine")
+        self._tended = Tended("quarantine", lambda: self._run(lifted))
+        self._tended.start()
+
+    @property
+    def is_down(self) -> bool:
+        return self._tended is not None and self._tended.is_down
 
     async def _run(self, lifted: Callable[[], None]) -> None:
         while True:
@@ -279,6 +373,10 @@ class Quarantine:
             before = self.holds
             try:
                 await self.look()
+            except FileGone as error:
+                if not self.holds:
+                    log.error("database_file_gone", error=str(error))
+                self.holds = True  # nothing can be put on record
             except Exception as error:
                 log.warning("quarantine_not_read", error=repr(error))  # what we knew last still counts
             if before and not self.holds:
@@ -286,14 +384,21 @@ class Quarantine:
 
     async def look(self) -> None:
         self._take(await read(self._store))
-        if self._recorded is not None and not self.holds:
+        # Also while held back: each worker has rows of its own to miss, and must not bring the quarantine back later.
+        await self._look_again()
+        if self._recorded is None or self._held:
+            return
+        async with self._identity.alone():
+            reason = await self._identity.difference(self._recorded, running=True)
+        if reason is not None:
+            await self.enter(reason)
+        else:
             await self._identity.remember(self._recorded)
 
     async def stop(self) -> None:
-        if self._task is None:
+        if self._tended is None:
             return
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await self._tended.stop()
         try:
             await self.look()
         except Exception as error:

@@ -18,6 +18,7 @@ from holdfast.engine.steps import effect_spec
 from holdfast.engine.tasks import TYPES
 
 if TYPE_CHECKING:
+    from holdfast.engine.builder import Workflow
     from holdfast.engine.charts.nodes import Chart
 
 OURS = "holdfast."
@@ -33,6 +34,7 @@ class Definition(msgspec.Struct, frozen=True):
     execution: Callable[..., Any] | None = None
     """What moves a claimed instance of this kind; None: the worker's own."""
     chart: Chart | None = None
+    built: Workflow | None = None
 
     def decode_input(self, raw: bytes, place: str = "/input") -> Any:
         """`place`: where the input stands in what was sent, as a JSON pointer."""
@@ -81,6 +83,7 @@ class TaskHandler(msgspec.Struct, frozen=True):
     lookup: Callable[..., Any] | None = None
     timeout: float | None = None
     thread: bool = True
+    settle_after: timedelta | None = None
 
 
 class Registry:
@@ -89,6 +92,7 @@ class Registry:
         self._definitions: dict[tuple[str, int], Definition] = {}
         self._newest: dict[str, int] = {}
         self._own: dict[tuple[str, int], Definition] = {}
+        self.dead_letter_hooks: list[Callable[..., Any]] = []
 
     def add_own(self, definition: Definition) -> None:
         """A workflow of Holdfast's own: workers run it, nobody starts it by its name."""
@@ -155,7 +159,10 @@ class Registry:
         if handler.kind not in ("step", "transaction", "effect"):
             raise BadDefinition(f"kind is {handler.kind!r}: expected 'step', 'transaction' or 'effect'")
         if handler.kind == "effect":
-            effect_spec(handler.function, (), mode=handler.mode, window=handler.window, lookup=handler.lookup)  # type: ignore[arg-type]
+            effect_spec(
+                handler.function, (), mode=handler.mode, window=handler.window, lookup=handler.lookup,  # type: ignore[arg-type]
+                settle_after=handler.settle_after,
+            )  # fmt: skip
         if place in self._handlers and not replace:
             raise BadDefinition(f"the {handler.type} handler {handler.name!r} is registered twice")
         self._handlers[place] = handler

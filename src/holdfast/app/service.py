@@ -35,9 +35,12 @@ class WorkerHere(Protocol):
     def expect(self, born: NewInstance) -> None: ...
     def born(self, born: NewInstance, outcome: Outcome | BaseException) -> None: ...
     def runs(self, tenant_id: str, id_: bytes) -> bool: ...
+    def short_of_threads(self, id_: bytes) -> str: ...
+    def load(self) -> tuple[int, int, int]: ...
     def busy(self) -> bool: ...
     def more_work(self) -> None: ...
     def event_for(self, instance_id: bytes) -> None: ...
+    def down(self) -> list[str]: ...
 
 
 Ending = tuple[Change, BaseException | None]
@@ -110,7 +113,7 @@ class Service:
         self.policies = Policies(store)
         self.waiters = Waiters()
         self.callers = Callers(self)
-        self._moment, self._sent = 0, set[tuple[str, bytes, str]]()
+        self._sent_at = 0
         self.workers: list[WorkerHere] = []
         self.closed = False
 
@@ -168,22 +171,20 @@ class Service:
         if self.closed:  # nobody commits any more: who asks would wait for ever
             raise HoldfastError("the store was closed: take this anew from the Holdfast that is open now")
 
-    def sent_at(self, tenant_id: str, instance_id: bytes, event_id: str) -> int:
-        """When an event is sent: now, and a moment later for one that was sent at this very moment already. A commit
-        that is repeated knows its own event by id and moment; in a test, where the clock stands still, a second
-        `signal(…, id=…)` would be taken for that."""
-        now = self.store.now()
-        if now != self._moment:
-            self._moment, self._sent = now, set()
-        event = (tenant_id, instance_id, event_id)
-        if event in self._sent:
-            return now + 1
-        self._sent.add(event)
-        return now
+    def sent_at(self) -> int:
+        """When an event is sent: now, or right after the one that was sent last, at whichever moment. A commit that is
+        repeated knows its own event by id and moment, so no two have the same."""
+        self._sent_at = max(self.store.now(), self._sent_at + 1)
+        return self._sent_at
 
     def runs_here(self, tenant_id: str, id_: bytes) -> bool:
         """Whether a worker in this process is at it, and so will say how it ends."""
         return any(worker.runs(tenant_id, id_) for worker in self.workers)
+
+    def down(self) -> list[str]:
+        """Which parts of this process have ended, and were not begun again yet."""
+        own = ["committer"] if self.committer.is_down else []
+        return own + [part for worker in self.workers for part in worker.down()]
 
     async def check_backlog(self, queue: str, more: int) -> None:
         """Refuse a start that would wait behind too many others. The count may be half a second old."""

@@ -11,7 +11,7 @@ from holdfast.app import audit
 from holdfast.app.audit import By
 from holdfast.app.views import View
 from holdfast.engine import codec, ids
-from holdfast.engine.access import may_take
+from holdfast.engine.access import Caller, may_see, may_take, sees_all_tasks
 from holdfast.engine.errors import (
     BadInput,
     Forbidden,
@@ -21,7 +21,7 @@ from holdfast.engine.errors import (
     TaskNotOpen,
     VersionMoved,
 )
-from holdfast.engine.moments import Moment, moment, when
+from holdfast.engine.moments import Moment, micros, moment, when
 from holdfast.engine.retry import storable
 from holdfast.engine.schemas import check_json
 from holdfast.engine.tasks import STATUSES, TYPES
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 OPEN = ("pending", "running")
 PAGE_MAX = 1000
 LOOKED_AT = 500  # tasks that a page looks at for what no index knows
+SEEN_STEP = 50
 COMMENT_MAX = 10_000
 ANY_SIZE = (1 << 31) - 1
 # Without the right one: it is to be taken from what the person was shown, not from a refusal.
@@ -108,6 +109,40 @@ async def list_tasks(
         more, after = await page(service, tenant_id, limit=limit - len(found), after=after, most=most, **wanted)
         found += more
     return found
+
+
+async def page_seen(
+    service: Service, tenant_id: str, caller: Caller, *, limit: int, after: Edge | None = None, **wanted: Any
+) -> tuple[list[TaskView], Edge | None]:
+    """A `page` of what this caller may read. Which tasks those are is known to no index: so many are looked at."""
+    if sees_all_tasks(caller):
+        return await page(service, tenant_id, limit=limit, after=after, **wanted)
+    found: list[TaskView] = []
+    looked, step = 0, max(limit, SEEN_STEP)
+    while True:
+        part, after = await page(service, tenant_id, limit=step, after=after, **wanted)
+        found += [view for view in part if sees(caller, view)]
+        looked += step
+        if len(found) > limit:
+            return found[:limit], _edge(found[limit - 1])
+        if after is None or looked >= LOOKED_AT:
+            return found, after
+
+
+def sees(caller: Caller, view: TaskView) -> bool:
+    return may_see(caller, view.groups, view.assignee, view.completed_by)
+
+
+async def read_seen(service: Service, tenant_id: str, task: str, caller: Caller) -> TaskView:
+    """A task that a caller may not read is not there for it."""
+    view = await read(service, tenant_id, task)
+    if not sees(caller, view):
+        raise TaskNotFound(task)
+    return view
+
+
+def _edge(view: TaskView) -> Edge:
+    return view.priority, micros(view.created_at), view.key, ids.parse("tsk", view.id)
 
 
 async def page(

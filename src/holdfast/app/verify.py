@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.engine import codec, ids
 from holdfast.engine.history import INSTANCE_RESTARTED, INSTANCE_STARTED, first_bad_row
+from holdfast.engine.journal import answered_twice
 
 if TYPE_CHECKING:
     from holdfast.app.service import Service
@@ -67,6 +68,9 @@ def _check(at: tuple[str, bytes], row: Any, rows: list[tuple[Any, ...]]) -> tupl
         return len(rows) + 1, f"the history ends at row {len(rows)}, but the instance had reached row {seq}"
     if seq and rows[seq - 1][7] != digest:
         return seq, "its hash is not the one the instance remembers"
+    twice = answered_twice(rows)
+    if twice is not None:
+        return twice
     # A worker replays from the row that begins the epoch: told of another one, it would do again what was done before.
     began = [r[0] for r in rows[:seq] if r[1] == INSTANCE_RESTARTED]
     if (epoch, epoch_seq) != (len(began), began[-1] if began else 0):

@@ -9,11 +9,11 @@ from holdfast.app.definitions import CHILD
 from holdfast.app.instances import ENDED, InstanceView, read
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
-from holdfast.engine.journal import Recorded, is_paused
+from holdfast.engine.journal import HOLE, PARKED, UNDO, Recorded, is_paused
 from holdfast.engine.journal import read as read_journal
 from holdfast.engine.moments import micros
 from holdfast.engine.stacks import place_of, summary
-from holdfast.engine.why import AHEAD_MAX, Attempt, Child, Facts, Person, Retried, Signal, Timer, Unknown
+from holdfast.engine.why import AHEAD_MAX, Attempt, Child, Facts, LateCancel, Person, Retried, Signal, Timer, Unknown
 from holdfast.engine.why import why as in_words
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ LOOKED_AT = 20_000  # entries of a history
 # Whose payloads are read: what is waited for, and until when. Of others it is enough that they are there.
 LOOKED_INTO = (
     h.STEP_RETRIED, h.TRANSACTION_RETRIED, h.EFFECT_RETRIED, h.EFFECT_UNKNOWN, h.TIMER_STARTED, h.WAIT_STARTED,
-    h.COMPENSATION_RETRIED, h.INSTANCE_RETRIED, h.INSTANCE_PARKED,
+    h.COMPENSATION_RETRIED, h.COMPENSATION_UNKNOWN, h.INSTANCE_RETRIED, h.INSTANCE_PARKED,
 )  # fmt: skip
 
 WORKERS_MAX = 1000
@@ -44,10 +44,14 @@ async def facts(service: Service, tenant_id: str, id_: bytes) -> Facts:
         "error": _named(view.error), "undone": view.compensation == "complete",
     }  # fmt: skip
     if view.status in ENDED:
-        return Facts(**found, retried=await _retried(service, tenant_id, id_))
+        return Facts(
+            **found, retried=await _retried(service, tenant_id, id_), late_cancel=await _late(service, tenant_id, id_)
+        )
     rows = await service.store.fetch("quarantined_since", tenant_id=tenant_id)
     found["quarantined_at"] = rows[0][0] if rows else None
     found |= await _holder(service, tenant_id, id_)
+    if (view.waiting_on or "").startswith(HOLE):
+        return Facts(**found, hole=str(view.waiting_on).removeprefix(PARKED))
     gather = _chart if view.kind == "chart" else _code
     found |= await gather(service, tenant_id, id_, view)
     if found["run_at"] is not None and found["run_at"] <= found["now"]:
@@ -61,6 +65,11 @@ async def _retried(service: Service, tenant_id: str, id_: bytes) -> Retried | No
     return Retried(ids.instance_word(new), rows[0][0]) if rows else None
 
 
+async def _late(service: Service, tenant_id: str, id_: bytes) -> LateCancel | None:
+    rows = await service.store.fetch("cancels_not_taken", tenant_id=tenant_id, instance_id=id_)
+    return LateCancel(str(codec.decode(rows[0][0]).get("actor") or ""), rows[0][1]) if rows else None
+
+
 async def _holder(service: Service, tenant_id: str, id_: bytes) -> dict[str, Any]:
     rows = await service.store.fetch("read_holder", tenant_id=tenant_id, id=id_)
     if not rows:
@@ -69,6 +78,7 @@ async def _holder(service: Service, tenant_id: str, id_: bytes) -> dict[str, Any
     where = f" on {host}" if host else ""
     return {
         "held_by": ids.worker_word(worker) + where, "held_at": at,
+        "short_of_threads": next(filter(None, (here.short_of_threads(id_) for here in service.workers)), ""),
         "holder_gone": await service.store.worker_gone(worker),
     }  # fmt: skip
 
@@ -110,14 +120,16 @@ async def _code(service: Service, tenant_id: str, id_: bytes, view: InstanceView
     journal = read_journal(past)
     found: dict[str, Any] = await _pause(service, tenant_id, id_, view)
     parked = bool(past) and past[-1][1] == h.INSTANCE_PARKED
-    if parked and not await _in_line(service, "count_lifting_events", tenant_id, id_):
+    # A cancel that it cannot take stays in line, and nobody will look at it before another word comes.
+    stands = view.run_at is None or not await _in_line(service, "count_lifting_events", tenant_id, id_)
+    if parked and stands:
         words = codec.decode(past[-1][3])
         place = place_of(words.get("error"))
         found["contradiction"] = str(words.get("difference", ""))[:400] + (f" (at {place})" if place else "")
     ending = bool(journal.ending_type)
     attempts: list[Attempt] = []
     children: list[Child | None] = []
-    timers, signals, asked = [], [], set()
+    timers, signals, running, asked = [], [], [], set()
     for (_, name), call in journal.calls.items():
         opened = call.opened
         if call.answer_seq or opened is None:
@@ -132,12 +144,20 @@ async def _code(service: Service, tenant_id: str, id_: bytes, view: InstanceView
             asked.add(name)
         elif opened.retry_at:
             attempts.append(_attempt(name, call))
-    for key, (type_, words) in journal.undone.items():
-        if type_ == h.COMPENSATION_RETRIED:
+        elif call.kind in ("step", "effect"):
+            running.append(f"{call.kind} {name!r}")
+    for key, undone in journal.undone.items():
+        words = undone.opened
+        if undone.answer_seq or words is None:
+            continue
+        if words.retry_at:
             error = _named(words.error.words()) if words.error else ""
             attempts.append(Attempt(f"the compensation of {key!r}", words.attempt + 1, 0, words.retry_at, error))
+        elif undone.opened_type == h.EFFECT_UNKNOWN:
+            asked.add(UNDO + key)
     return found | {
         "timers": timers, "signals": signals, "children": [c for c in children if c], "attempts": attempts,
+        "running": running, "answered_at": past[-1][5] if past else None,
         "unknown": await _unknown(service, tenant_id, id_, asked),
     }  # fmt: skip
 
@@ -162,6 +182,8 @@ async def _chart(service: Service, tenant_id: str, id_: bytes, view: InstanceVie
     found: dict[str, Any] = await _pause(service, tenant_id, id_, view)
     if snapshot.get("incident") and not await _in_line(service, "count_lifting_events", tenant_id, id_):
         found["incident"] = str(snapshot["incident"].get("message", ""))
+    elif (view.waiting_on or "").startswith(PARKED) and view.run_at is None:
+        found["contradiction"] = str(view.waiting_on).removeprefix(PARKED)[:400]
     timers = [Timer(name, timer["due"]) for name, timer in (snapshot.get("timers") or {}).items()]
     children = []
     for name, child in (snapshot.get("children") or {}).items():

@@ -23,6 +23,7 @@ from holdfast.cli.output import (
     show_rows,
 )
 from holdfast.cli.refusals import FAILED
+from holdfast.engine.built_chart import chart_of
 from holdfast.engine.charts import document as doc
 from holdfast.engine.charts.compiler import chart_from, compile_chart
 from holdfast.engine.charts.difference import difference
@@ -166,6 +167,25 @@ def _chart(place: Place, tenant: str, word: str) -> tuple[dict[str, Any], Chart]
     return view.spec, chart_from(doc.written(view.spec), version=view.version)
 
 
+def _built(place: Place, word: str) -> Chart | None:
+    """The picture of a built workflow of the app. None: the word is none of the app's, or there is no app."""
+    key, _, version = word.partition("@")
+    if not place.app or Path(word).exists() or (version and not version.isdigit()):
+        return None
+    try:
+        registry = place.load()[1].registry
+    except click.UsageError:  # what is published can be drawn though the app is broken or elsewhere
+        return None
+    if not registry.has(key) or (version and not registry.knows(key, int(version))):
+        return None
+    found = registry.find(key, int(version) if version else None)
+    if found.built is None:
+        raise click.UsageError(
+            f"workflow {key!r} is a function, whose steps are known only as it runs: charts and what is built are drawn"
+        )
+    return chart_of(found.built)
+
+
 @definitions.command()
 @click.argument("chart")
 @click.option("--format", "kind", type=click.Choice(["mermaid", "svg"]), default="mermaid", show_default=True)
@@ -173,7 +193,13 @@ def _chart(place: Place, tenant: str, word: str) -> tuple[dict[str, Any], Chart]
 @place_options
 @tenant_option
 def graph(chart: str, kind: str, instance: str | None, place: Place, tenant: str) -> None:
-    """Draw CHART: a file, KEY or KEY@VERSION."""
+    """Draw CHART: a file, KEY or KEY@VERSION of what is published, or a built workflow of the app."""
+    built = _built(place, chart)
+    if built is not None:
+        if instance is not None:
+            raise click.UsageError("--instance marks a place in a chart: see `holdfast instances show` for this one")
+        click.echo((mermaid if kind == "mermaid" else svg)(built, None))
+        return
     active = None
     if instance is not None:
         view = place.ask(lambda hf: hf.instance(instance, tenant=tenant).status())

@@ -14,7 +14,7 @@ from holdfast.api.settings import ServerSettings, is_loopback
 from holdfast.cli.app import Place, opened, place_options, run, settled
 from holdfast.cli.server import address_options, answering, server_settings
 from holdfast.cli.server import introduce as introduce_server
-from holdfast.cli.workers import introduce, leave, process_options, queues_of, serve, stand_in
+from holdfast.cli.workers import introduce, leave, leave_calls, process_options, queues_of, serve, stand_in
 
 
 @click.command()
@@ -57,6 +57,7 @@ def dev(
                 hf, queues_of(hf), concurrency=concurrency, kept=kept, grace=grace, verbose=True, module=module,
                 beside=None if no_server else _answering(hf, wanted, grace),
             )  # fmt: skip
+        await leave_calls()
 
     run(whole())
     leave()

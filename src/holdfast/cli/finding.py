@@ -15,12 +15,13 @@ from holdfast import Holdfast, InstanceView
 from holdfast.app import instances
 from holdfast.engine import history as h
 from holdfast.engine import ids
+from holdfast.engine.journal import HOLE
 from holdfast.engine.moments import micros
 from holdfast.engine.spans import span
 
 F = TypeVar("F", bound=Callable[..., Any])
 STATUSES = ("pending", "running", "waiting", "compensating", "completed", "failed", "cancelled")
-STOPPED = (h.INSTANCE_PARKED, h.INCIDENT_RAISED)
+STOPPED = (h.INSTANCE_PARKED, h.ERROR, h.INCIDENT_RAISED)
 SHORT = re.compile(r"(\d{1,9})(s|m|h|d|w)\Z")
 SHORT_ISO = {"s": "PT{}S", "m": "PT{}M", "h": "PT{}H", "d": "P{}D", "w": "P{}W"}
 PAGE = 1000
@@ -135,6 +136,8 @@ async def is_parked(hf: Holdfast, tenant: str, view: InstanceView) -> bool:
     """Whether the last thing on record is that it was stopped; one that wakes by itself is not."""
     if view.run_at is not None:
         return False
+    if (view.waiting_on or "").startswith(HOLE):
+        return True
     raw = ids.parse("ins", view.id)
     last = await instances.history_page(hf.service, tenant, raw, limit=1, most=1)
     return bool(last.entries) and last.entries[-1].type in STOPPED

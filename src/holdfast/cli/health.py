@@ -78,6 +78,8 @@ async def why_not_ready(hf: Holdfast) -> str | None:
     try:
         async with asyncio.timeout(READY_SECONDS):
             for worker in workers:
+                if down := worker.down():
+                    return f"a part of the worker has ended and is begun again: {', '.join(down)}"
                 if not await hf.service.store.fetch("worker_is_live", worker_id=worker.id):
                     return "a worker was fenced and is not registered anew yet"
     except Exception as error:

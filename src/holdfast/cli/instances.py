@@ -25,7 +25,7 @@ from holdfast import (
     StoreUnavailable,
     WorkflowNotRegistered,
 )
-from holdfast.app import control
+from holdfast.app import control, history_file, rehearsal
 from holdfast.cli import finding
 from holdfast.cli.app import SETTLED, Place, opened, place_options, run, tenant_option
 from holdfast.cli.finding import MOMENT, Matching, matching_options
@@ -499,7 +499,16 @@ async def _living(tenant: Any, key: str) -> AsyncIterator[Any]:
 @tenant_option
 @output_option
 def history(instance: str, after: int, place: Place, tenant: str, output: Output) -> None:
-    """Everything that happened to INSTANCE."""
+    """Everything that happened to INSTANCE.
+
+    With -o jsonl the first row also holds what a replay needs beside the rows: save it, and
+    `holdfast.testing.replay(FILE)` says what your code makes of it."""
+    if output == "jsonl":
+        raw = ids.parse("ins", instance)
+        stored = place.ask(lambda hf: rehearsal.read(hf.service, tenant, raw, whole=True))
+        for line in history_file.lines_of(stored, after=after):
+            click.echo(line)
+        return
     found = place.ask(lambda hf: hf.instance(instance, tenant=tenant).history(after=after))
     if output == "table":
         found = [msgspec.structs.replace(entry, payload=error_line(entry.payload)) for entry in found]

@@ -34,6 +34,10 @@ COMMANDS = {
     "verify": (
         "verify:verify", "Check every history's hash chain; names the first bad row of each instance that has one.",
     ),
+    "replay": (
+        "replay:replay",
+        "Say who would go on and who would be parked if the app's code were deployed; changes nothing.",
+    ),
     "tenants": ("tenants:tenants", "What the tasks of a tenant may reach."),
     "principals": ("access:principals_group", "People, services and agents that may use the server."),
     "keys": ("access:keys", "API keys: made once, shown once."),

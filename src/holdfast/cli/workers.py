@@ -29,6 +29,7 @@ from holdfast.engine.hiding import without_passwords
 from holdfast.outside import with_stand_ins
 
 log = structlog.get_logger("holdfast.cli")
+LEAVE_SECONDS = 0.2  # for calls that were handed back already
 
 
 def process_options(function: F) -> F:
@@ -89,6 +90,7 @@ def worker(
                 port = await stack.enter_async_context(watched(hf, metrics_host, metrics_port))
                 log.info("metrics_served", host=metrics_host, port=port)
             await serve(hf, queues, concurrency=concurrency, kept=kept, grace=grace, verbose=verbose)
+        await leave_calls()
 
     run(whole())
     leave()
@@ -199,6 +201,15 @@ async def _working(hf: Holdfast, queue: str, grace: float, options: dict[str, An
         await running.stop(timeout=grace)
 
 
+async def leave_calls() -> None:
+    """End the process even if an author's coroutine takes no cancel: the loop would wait for it for ever."""
+    calls = {task for task in asyncio.all_tasks() if task.get_name() == "holdfast-step"}
+    for call in calls:
+        call.cancel()
+    if calls and (await asyncio.wait(calls, timeout=LEAVE_SECONDS))[1]:
+        exit_hard()
+
+
 async def _call_hook(module: ModuleType | None, hf: Holdfast) -> None:
     hook: Any = getattr(module, "dev", None)
     if not inspect.iscoroutinefunction(hook):
@@ -223,8 +234,12 @@ def leave() -> None:
     """End the process even if a step's thread does not: Python would wait for it, and it was handed back already."""
     for thread in threading.enumerate():
         if thread.name.startswith("holdfast-step"):
-            thread.join(timeout=0.2)
+            thread.join(timeout=LEAVE_SECONDS)
             if thread.is_alive():
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(0)
+                exit_hard()
+
+
+def exit_hard() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

@@ -75,6 +75,16 @@ def capabilities_of(kind: str, roles: Iterable[str], scopes: Iterable[str] | Non
     return found if scopes is None else found & frozenset(scopes)
 
 
+def may_see(caller: Caller, candidates: Iterable[str], *people: str | None) -> bool:
+    """Whether a caller may read a task: one that it may take, one that is or was its own (`people`), and any where it
+    gives tasks to others or audits what was done."""
+    return sees_all_tasks(caller) or may_take(caller.groups, candidates) or caller.name in people
+
+
+def sees_all_tasks(caller: Caller) -> bool:
+    return caller.may("tasks:assign") or caller.may("audit:read")
+
+
 def may_take(groups: frozenset[str], candidates: Iterable[str]) -> bool:
     """Whether somebody of these groups may take a task that is open to those candidates; none named: anybody."""
     wanted = set(candidates)

@@ -12,13 +12,26 @@ from typing import Any
 import msgspec
 
 from holdfast.engine.context import Context
-from holdfast.engine.errors import BadDefinition, HoldfastError, StepFailed
+from holdfast.engine.errors import BadDefinition, HoldfastError, LoopExhausted, StepFailed
 from holdfast.engine.ids import check_name
-from holdfast.engine.retry import Backoff, policy_from
+from holdfast.engine.retry import BackoffOption, policy_from
 from holdfast.engine.signatures import Signature, StepInfo, signature_of
-from holdfast.engine.steps import Effect, Mode, StepSpec, TransactionSpec, effect_spec
+from holdfast.engine.steps import (
+    Effect,
+    Mode,
+    Step,
+    TransactionSpec,
+    check_chosen,
+    check_compensation,
+    check_rounds,
+    check_routes,
+    described,
+    spec_of,
+    step,
+)
 
 Handler = Callable[..., Any]
+Call = Handler | Step | Effect  # a handler, or one with options: step(…), effect(…)
 Failure = type[BaseException] | tuple[type[BaseException], ...]
 Part = Callable[[Context, "Progress"], Awaitable[None]]
 
@@ -40,10 +53,21 @@ class Progress:
         )  # fmt: skip
 
 
-class LoopExhausted(HoldfastError):
-    """A builder's loop was not done after its last round."""
+class BuiltStep(msgspec.Struct, frozen=True):
+    """One step of a built workflow: `workflow.steps`."""
 
-    code = "loop_exhausted"
+    name: str
+    kind: str
+    """`step`, `effect`, `transaction`, `parallel`, `route`, `loop`, `sleep`, `signal` or `child`."""
+    branches: tuple[BuiltBranch, ...] = ()
+    """Of a parallel and of a route."""
+
+
+class BuiltBranch(msgspec.Struct, frozen=True):
+    """One branch of a parallel or a route, with its steps. None of them: there is nothing to do."""
+
+    name: str
+    steps: tuple[BuiltStep, ...] = ()
 
 
 class Workflow:
@@ -52,47 +76,49 @@ class Workflow:
     def __init__(self, name: str) -> None:
         self.name = _checked("workflow name", name)
         self._parts: list[Part] = []
-        self._names: set[str] = set()
+        self._steps: dict[str, BuiltStep] = {}
+
+    @property
+    def steps(self) -> tuple[BuiltStep, ...]:
+        """What it is made of, in order."""
+        return tuple(self._steps.values())
 
     def step(
-        self, name: str, handler: Handler, *, compensate: Handler | None = None, max_attempts: int = 3,
-        backoff: Backoff | timedelta | None = None, timeout: float | timedelta | None = None,
+        self, name: str, handler: Handler, *, compensate: Handler | Effect | None = None, max_attempts: int = 3,
+        backoff: BackoffOption | None = None, timeout: float | timedelta | None = None,
         retry_on: Failure | None = None, thread: bool = True,
     ) -> Workflow:  # fmt: skip
         """Safe to repeat: reads and pure work."""
-        signature = _info_signature(handler)
-        undo = _undo(compensate)
-        policy = policy_from(max_attempts, backoff, timeout, retry_on)
-
-        async def run(ctx: Context, at: Progress) -> None:
-            spec = StepSpec(handler, (), signature, policy, undo, thread, at.input, dict(at.results))
-            at.results[name] = await ctx._call("step", at.prefix + name, None, (), spec, signature.returns)
-
-        return self._add(name, run)
+        return self._call(name, step(
+            handler, compensate=compensate, max_attempts=max_attempts, backoff=backoff, timeout=timeout,
+            retry_on=retry_on, thread=thread,
+        ))  # fmt: skip
 
     def effect(
         self, name: str, handler: Handler, *, mode: Mode = "manual", window: timedelta | None = None,
-        lookup: Handler | None = None, compensate: Handler | None = None, max_attempts: int = 3,
-        backoff: Backoff | timedelta | None = None, timeout: float | timedelta | None = None,
+        lookup: Handler | None = None, settle_after: timedelta | None = None,
+        compensate: Handler | Effect | None = None, max_attempts: int = 3,
+        backoff: BackoffOption | None = None, timeout: float | timedelta | None = None,
         retry_on: Failure | None = None, thread: bool = True,
     ) -> Workflow:  # fmt: skip
         """Touches the outside world: recorded before it starts, repeated only as its mode allows."""
-        described = Effect(handler, (), {
-            "mode": mode, "window": window, "lookup": lookup, "compensate": _undo(compensate),
+        return self._call(name, Effect(handler, (), {
+            "mode": mode, "window": window, "lookup": lookup, "settle_after": settle_after, "compensate": compensate,
             "max_attempts": max_attempts, "backoff": backoff, "timeout": timeout, "retry_on": retry_on,
             "thread": thread,
-        })  # fmt: skip
-        signature = _info_signature(handler)
-        effect_spec(handler, (), **described.options)  # refuse what is wrong where it is declared
+        }))  # fmt: skip
+
+    def _call(self, name: str, what: Step | Effect) -> Workflow:
+        call = _Call(name, what)
 
         async def run(ctx: Context, at: Progress) -> None:
-            at.results[name] = await _effect(ctx, at, at.prefix + name, described, signature)
+            at.results[name] = await call.ask(ctx, at, at.prefix + name)
 
-        return self._add(name, run)
+        return self._add(name, call.kind, run)
 
     def transaction(
-        self, name: str, handler: Handler, *, compensate: Handler | None = None, max_attempts: int = 3,
-        backoff: Backoff | timedelta | None = None, timeout: float | timedelta | None = None,
+        self, name: str, handler: Handler, *, compensate: Handler | Effect | None = None, max_attempts: int = 3,
+        backoff: BackoffOption | None = None, timeout: float | timedelta | None = None,
     ) -> Workflow:  # fmt: skip
         """Writes in the store's database, in the same commit as its journal row: handler(tx, info)."""
         signature = _look(handler)
@@ -105,90 +131,75 @@ class Workflow:
             spec = TransactionSpec(handler, (), signature, policy, undo, at.input, dict(at.results))
             at.results[name] = await ctx._call("transaction", at.prefix + name, None, (), spec, signature.returns)
 
-        return self._add(name, run)
+        return self._add(name, "transaction", run)
 
-    def parallel(self, name: str, branches: Mapping[str, Handler | Effect]) -> Workflow:
+    def parallel(self, name: str, branches: Mapping[str, Call]) -> Workflow:
         """Branches at once; all settle, then the results come as a dict, or the first failure is raised."""
         if not branches:
             raise BadDefinition(f"parallel {name!r} has no branches: give at least one")
-        made: dict[str, tuple[Any, Signature]] = {}
-        for branch, what in branches.items():
-            _checked(f"branch of {name!r}", branch)
-            function = what.function if isinstance(what, Effect) else what
-            made[branch] = (what, _info_signature(function))
-            if isinstance(what, Effect):
-                effect_spec(function, (), **what.options)
+        calls = {_checked(f"branch of {name!r}", branch): _Call(branch, what) for branch, what in branches.items()}
 
         async def run(ctx: Context, at: Progress) -> None:
-            asked = []
-            for branch, (what, signature) in made.items():
-                key = f"{at.prefix}{name}.{branch}"
-                if isinstance(what, Effect):
-                    asked.append(_effect(ctx, at, key, what, signature))
-                else:
-                    policy = policy_from(3, None, None, None)
-                    spec = StepSpec(what, (), signature, policy, None, True, at.input, dict(at.results))
-                    asked.append(ctx._call("step", key, None, (), spec, signature.returns))
-            settled = await _all(asked)
-            at.results[name] = dict(zip(made, settled, strict=True))
+            settled = await _all([call.ask(ctx, at, f"{at.prefix}{name}.{key}") for key, call in calls.items()])
+            at.results[name] = dict(zip(calls, settled, strict=True))
 
-        return self._add(name, run)
+        return self._add(name, "parallel", run, {branch: call.steps for branch, call in calls.items()})
 
-    def route(self, name: str, *, choose: Handler, routes: Mapping[str, Workflow | None]) -> Workflow:
+    def route(self, name: str, *, choose: Call, routes: Mapping[str, Workflow | Call | None]) -> Workflow:
         """One of several ways: `choose(info)` names it; its answer is journaled. None means nothing to do."""
-        if not routes:
-            raise BadDefinition(f"route {name!r} has no routes: give at least one")
-        signature = _info_signature(choose)
-        policy = policy_from(3, None, None, None)
+        try:
+            check_routes(name, routes)
+        except HoldfastError as error:
+            raise BadDefinition(str(error)) from None
+        chooser = _Call(name, choose)
+        ways = {
+            key: way if isinstance(way, Workflow | None) else _Call(key, way) for key, way in routes.items()
+        }  # fmt: skip
 
         async def run(ctx: Context, at: Progress) -> None:
-            spec = StepSpec(choose, (), signature, policy, None, True, at.input, dict(at.results))
-            chosen = await ctx._call("step", at.prefix + name, None, (), spec, None)
-            if chosen not in routes:
-                raise BadDefinition(f"route {name!r}: {chosen!r} was chosen, expected one of {', '.join(routes)}")
-            way = routes[chosen]
-            inner = Progress(at.input, dict(at.results), f"{at.prefix}{name}.{chosen}.")
-            if way is not None:
+            chosen = check_chosen(name, await chooser.ask(ctx, at, at.prefix + name, typed=False), routes)
+            way, key, own = ways[chosen], f"{at.prefix}{name}.{chosen}", {}
+            if isinstance(way, Workflow):
+                inner = Progress(at.input, dict(at.results), key + ".")
                 await way._run(ctx, inner)
-            own = {key: inner.results[key] for key in way._names} if way is not None else {}
+                own = {step.name: inner.results[step.name] for step in way.steps}
+            elif way is not None:
+                own = {chosen: await way.ask(ctx, at, key)}
             at.results[name] = {"route": chosen, "results": own}
 
-        return self._add(name, run)
+        return self._add(name, "route", run, {key: () if way is None else way.steps for key, way in ways.items()})
 
     def loop(
-        self, name: str, handler: Handler, *, until: Handler, every: timedelta | float = 0, max_rounds: int = 100
+        self, name: str, handler: Call, *, until: Handler, every: timedelta | float = 0, max_rounds: int = 100
     ) -> Workflow:
         """Repeat `handler` until `until(info)` is true of its latest result (`info.result`)."""
-        if not isinstance(max_rounds, int) or max_rounds < 1:
-            raise BadDefinition(f"max_rounds of loop {name!r} is {max_rounds!r}: expected a whole number from 1 on")
-        signature = _info_signature(handler)
-        policy = policy_from(3, None, None, None)
+        check_rounds(name, max_rounds)
+        call = _Call(name, handler)
 
         async def run(ctx: Context, at: Progress) -> None:
             key = at.prefix + name
             for number in range(1, max_rounds + 1):
-                spec = StepSpec(handler, (), signature, policy, None, True, at.input, dict(at.results))
-                result = at.results[name] = await ctx._call("step", key, None, (), spec, signature.returns)
+                result = at.results[name] = await call.ask(ctx, at, key)
                 if until(at.info(ctx, name, result)):
                     return
                 if number < max_rounds:
                     await ctx.sleep(f"{key}.every", every)
-            raise LoopExhausted(f"loop {name!r} was not done after {max_rounds} rounds")
+            raise LoopExhausted(name, max_rounds)
 
-        return self._add(name, run)
+        return self._add(name, "loop", run)
 
     def sleep(self, name: str, duration: timedelta | float) -> Workflow:
         async def run(ctx: Context, at: Progress) -> None:
             await ctx.sleep(at.prefix + name, duration)
             at.results[name] = None
 
-        return self._add(name, run)
+        return self._add(name, "sleep", run)
 
     def wait_for_signal(self, name: str, *, timeout: timedelta | float | None = None) -> Workflow:
         async def run(ctx: Context, at: Progress) -> None:
             at.results[name] = await ctx.wait_for_signal(name, timeout=timeout)
 
-        return self._add(name, run)
+        return self._add(name, "signal", run)
 
     def child(self, name: str, workflow: str, *, input: Handler | None = None, version: int | None = None) -> Workflow:
         """Start another workflow and wait for it. `input(info)` makes its input; by default it gets this one's."""
@@ -197,7 +208,7 @@ class Workflow:
             given = at.input if input is None else input(at.info(ctx, name))
             at.results[name] = await ctx.child(at.prefix + name, workflow, given, version=version)
 
-        return self._add(name, run)
+        return self._add(name, "child", run)
 
     # -- used by hf.register
 
@@ -210,19 +221,36 @@ class Workflow:
         for part in self._parts:
             await part(ctx, at)
 
-    def _add(self, name: str, part: Part) -> Workflow:
+    def _add(
+        self, name: str, kind: str, part: Part, branches: Mapping[str, tuple[BuiltStep, ...]] | None = None
+    ) -> Workflow:
         _checked("step name", name)
-        if name in self._names:
+        if name in self._steps:
             raise BadDefinition(f"workflow {self.name!r} has two steps named {name!r}: names tell steps apart")
-        self._names.add(name)
+        self._steps[name] = BuiltStep(name, kind, tuple(BuiltBranch(*branch) for branch in (branches or {}).items()))
         self._parts.append(part)
         return self
 
 
-def _effect(ctx: Context, at: Progress, key: str, what: Effect, signature: Signature) -> Awaitable[Any]:
-    spec = effect_spec(what.function, (), **what.options, input=at.input, results=dict(at.results))
-    spec = msgspec.structs.replace(spec, signature=signature)
-    return ctx._call("effect", key, None, (), spec, signature.returns)
+class _Call:
+    """A handler with its options, checked where it is declared: a step of its own, a branch, what a loop repeats."""
+
+    def __init__(self, name: str, what: Call) -> None:
+        made = described(what)
+        if made.args:
+            raise BadDefinition(f"{name!r} is given arguments: a builder's handler takes a StepInfo and nothing else")
+        self.signature = _info_signature(made.function)
+        self.what = msgspec.structs.replace(
+            made, options=made.options | {"compensate": _undo(made.options["compensate"])}
+        )
+        spec_of(self.what)
+        self.kind = "effect" if isinstance(made, Effect) else "step"
+        self.steps = (BuiltStep(name, self.kind),)
+
+    def ask(self, ctx: Context, at: Progress, key: str, *, typed: bool = True) -> Awaitable[Any]:
+        spec = spec_of(self.what, input=at.input, results=dict(at.results))
+        spec = msgspec.structs.replace(spec, signature=self.signature)
+        return ctx._call(self.kind, key, None, (), spec, self.signature.returns if typed else None)
 
 
 async def _all(asked: list[Any]) -> list[Any]:
@@ -263,9 +291,12 @@ def _last_parameter(handler: Handler) -> str | None:
     return names[-1] if names else None
 
 
-def _undo(compensate: Handler | None) -> Handler | None:
+def _undo(compensate: Handler | Effect | None) -> Handler | Effect | None:
     if compensate is None:
         return None
+    check_compensation(compensate)
+    if isinstance(compensate, Effect):
+        return msgspec.structs.replace(compensate, function=_undo(compensate.function))
     signature = _look(compensate)
     if signature.info is not None or signature.positional == 0:
         return compensate
@@ -279,4 +310,4 @@ def _undo(compensate: Handler | None) -> Handler | None:
     return undo_async if signature.is_async else undo
 
 
-__all__ = ["LoopExhausted", "StepFailed", "Workflow"]
+__all__ = ["BuiltBranch", "BuiltStep", "LoopExhausted", "StepFailed", "Workflow"]

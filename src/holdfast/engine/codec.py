@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from holdfast.engine.errors import NotAwaited, NotJson, PayloadTooLarge
+from holdfast.engine.interrupts import is_interrupt
 
 PAYLOAD_LIMIT = 1 << 20
 UNLIMITED = 1 << 40
@@ -45,7 +46,7 @@ def encode(value: Any, what: str = "the value", limit: int = PAYLOAD_LIMIT, name
     """`what` and `name` say in a refusal which value it was."""
     try:
         raw = _plain.encode(value)
-    except Exception as error:
+    except BaseException as error:
         raise _not_json(error, what, name) from None
     if len(raw) > limit or b"null" in raw or (len(raw) > DEPTH_LIMIT and may_be_deep(raw)):
         _look_closer(raw, value, what, limit, name)
@@ -56,17 +57,19 @@ def encode_sorted(value: Any, what: str = "the value", limit: int = PAYLOAD_LIMI
     """The same value gives the same bytes: for comparing and hashing."""
     try:
         raw = _sorted.encode(value)
-    except Exception as error:
+    except BaseException as error:
         raise _not_json(error, what, name) from None
     if len(raw) > limit or b"null" in raw or (len(raw) > DEPTH_LIMIT and may_be_deep(raw)):
         _look_closer(raw, value, what, limit, name)
     return raw
 
 
-def _not_json(error: Exception, what: str, name: str) -> Exception:
-    if not isinstance(error, (NotJson, TypeError, ValueError, RecursionError, OverflowError)):
-        return error
+def _not_json(error: BaseException, what: str, name: str) -> BaseException:
     named = f"{what} {name!r}" if name else what
+    if not isinstance(error, (NotJson, TypeError, ValueError, RecursionError, OverflowError)):
+        if isinstance(error, Exception) or is_interrupt(error):
+            return error
+        return NotJson(f"{named} is not JSON: making JSON of it raised {type(error).__name__}")
     if isinstance(error, NotJson):
         return type(error)(f"{named}: {error}")
     return NotJson(f"{named} is not JSON: {error or type(error).__name__}")
@@ -130,11 +133,26 @@ def decoder_for(kind: Any) -> Callable[[bytes], Any]:
 def _make_decoder(kind: Any) -> Callable[[bytes], Any]:
     validate = getattr(kind, "model_validate_json", None)
     if callable(validate):
-        return lambda raw: validate(bytes(raw))
+        return _contained(lambda raw: validate(bytes(raw)))
     try:
-        return msgspec.json.Decoder(kind, dec_hook=_unhook).decode
+        decode = msgspec.json.Decoder(kind, dec_hook=_unhook).decode
     except (TypeError, msgspec.ValidationError):
         return _decode
+    return decode if kind in _PLAIN else _contained(decode)
+
+
+def _contained(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """An author's type may raise anything when it is read. Whoever reads it counts on an Exception."""
+
+    def contained(raw: bytes) -> Any:
+        try:
+            return decode(raw)
+        except BaseException as error:
+            if isinstance(error, Exception) or is_interrupt(error):
+                raise
+            raise ValueError(f"reading it raised {type(error).__name__}") from error
+
+    return contained
 
 
 def _unhook(kind: Any, value: Any) -> Any:

@@ -11,24 +11,39 @@ from threading import get_ident
 from typing import Any, NoReturn, TypeVar, cast, overload
 
 from holdfast.engine import codec
+from holdfast.engine.arguments import need_reading
 from holdfast.engine.body_log import Log, Sink
-from holdfast.engine.errors import BadDefinition, ConcurrentName, NotInWorkflow, Restarting, RestartRefused
+from holdfast.engine.errors import (
+    BadDefinition,
+    ConcurrentName,
+    LoopExhausted,
+    NotInWorkflow,
+    Restarting,
+    RestartRefused,
+)
 from holdfast.engine.history import VALUE_RECORDED
 from holdfast.engine.ids import check_name
-from holdfast.engine.journal import ARGS_INLINE
+from holdfast.engine.journal import ARGS_INLINE, UNDO
 from holdfast.engine.replay import Replay
-from holdfast.engine.retry import DEFAULT, Backoff, microseconds, policy_from
+from holdfast.engine.retry import DEFAULT, BackoffOption, microseconds, policy_from
 from holdfast.engine.saga import refuses_restart
 from holdfast.engine.signatures import signature_of
 from holdfast.engine.steps import (
     ChildSpec,
+    Compensate,
     Effect,
     Mode,
     SignalSpec,
     SleepSpec,
     StepSpec,
     TransactionSpec,
+    check_chosen,
+    check_compensation,
+    check_rounds,
+    check_routes,
+    described,
     effect_spec,
+    spec_of,
 )
 
 T = TypeVar("T")
@@ -37,6 +52,7 @@ T = TypeVar("T")
 Answer = Coroutine[Any, Any, T]
 Failure = type[BaseException] | tuple[type[BaseException], ...]
 CALLS_LIMIT = 100_000
+REFUSALS_MAX = 1_000  # calls of a body that is over; see `_check_place`
 
 
 def _nowhere(level: str, event: str, fields: dict[str, Any]) -> None: ...
@@ -63,6 +79,7 @@ class Context:
         self._limit = payload_limit
         self._sink = log
         self._values: dict[str, int] = {}
+        self._refused = 0
         # Of each name: the call that used it last, the branch it came from, and how often it was used.
         self._last: dict[str, tuple[asyncio.Future[Any], asyncio.Task[Any] | None, int]] = {}
         self.soft: list[tuple[str, str, bytes]] = []  # values to be journaled with the next turn
@@ -81,17 +98,17 @@ class Context:
     # -- steps
 
     @overload
-    def step(self, name: str, function: Callable[..., Awaitable[T]], *args: Any, compensate: Callable[..., Any] | None = ..., max_attempts: int = ..., backoff: Backoff | timedelta | None = ..., timeout: float | timedelta | None = ..., retry_on: Failure | None = ..., thread: bool = ..., key: str | None = ...) -> Answer[T]: ...  # noqa: E501  # fmt: skip
+    def step(self, name: str, function: Callable[..., Awaitable[T]], *args: Any, compensate: Compensate | None = ..., max_attempts: int = ..., backoff: BackoffOption | None = ..., timeout: float | timedelta | None = ..., retry_on: Failure | None = ..., thread: bool = ..., key: str | None = ...) -> Answer[T]: ...  # noqa: E501  # fmt: skip
     @overload
-    def step(self, name: str, function: Callable[..., T], *args: Any, compensate: Callable[..., Any] | None = ..., max_attempts: int = ..., backoff: Backoff | timedelta | None = ..., timeout: float | timedelta | None = ..., retry_on: Failure | None = ..., thread: bool = ..., key: str | None = ...) -> Answer[T]: ...  # noqa: E501  # fmt: skip
+    def step(self, name: str, function: Callable[..., T], *args: Any, compensate: Compensate | None = ..., max_attempts: int = ..., backoff: BackoffOption | None = ..., timeout: float | timedelta | None = ..., retry_on: Failure | None = ..., thread: bool = ..., key: str | None = ...) -> Answer[T]: ...  # noqa: E501  # fmt: skip
     def step(
         self,
         name: str,
         function: Callable[..., Any],
         *args: Any,
-        compensate: Callable[..., Any] | None = None,
+        compensate: Compensate | None = None,
         max_attempts: int = 3,
-        backoff: Backoff | timedelta | None = None,
+        backoff: BackoffOption | None = None,
         timeout: float | timedelta | None = None,
         retry_on: Failure | None = None,
         thread: bool = True,
@@ -109,9 +126,9 @@ class Context:
         return self._call("step", name, key, args, spec, signature.returns)
 
     @overload
-    def effect(self, name: str, function: Callable[..., Awaitable[T]], *args: Any, mode: Mode = ..., window: timedelta | None = ..., lookup: Callable[..., Any] | None = ..., compensate: Callable[..., Any] | None = ..., max_attempts: int = ..., backoff: Backoff | timedelta | None = ..., timeout: float | timedelta | None = ..., retry_on: Failure | None = ..., thread: bool = ..., key: str | None = ...) -> Answer[T]: ...  # noqa: E501  # fmt: skip
+    def effect(self, name: str, function: Callable[..., Awaitable[T]], *args: Any, mode: Mode = ..., window: timedelta | None = ..., lookup: Callable[..., Any] | None = ..., settle_after: timedelta | None = ..., compensate: Compensate | None = ..., max_attempts: int = ..., backoff: BackoffOption | None = ..., timeout: float | timedelta | None = ..., retry_on: Failure | None = ..., thread: bool = ..., key: str | None = ...) -> Answer[T]: ...  # noqa: E501  # fmt: skip
     @overload
-    def effect(self, name: str, function: Callable[..., T], *args: Any, mode: Mode = ..., window: timedelta | None = ..., lookup: Callable[..., Any] | None = ..., compensate: Callable[..., Any] | None = ..., max_attempts: int = ..., backoff: Backoff | timedelta | None = ..., timeout: float | timedelta | None = ..., retry_on: Failure | None = ..., thread: bool = ..., key: str | None = ...) -> Answer[T]: ...  # noqa: E501  # fmt: skip
+    def effect(self, name: str, function: Callable[..., T], *args: Any, mode: Mode = ..., window: timedelta | None = ..., lookup: Callable[..., Any] | None = ..., settle_after: timedelta | None = ..., compensate: Compensate | None = ..., max_attempts: int = ..., backoff: BackoffOption | None = ..., timeout: float | timedelta | None = ..., retry_on: Failure | None = ..., thread: bool = ..., key: str | None = ...) -> Answer[T]: ...  # noqa: E501  # fmt: skip
     def effect(
         self,
         name: str,
@@ -120,9 +137,10 @@ class Context:
         mode: Mode = "manual",
         window: timedelta | None = None,
         lookup: Callable[..., Any] | None = None,
-        compensate: Callable[..., Any] | None = None,
+        settle_after: timedelta | None = None,
+        compensate: Compensate | None = None,
         max_attempts: int = 3,
-        backoff: Backoff | timedelta | None = None,
+        backoff: BackoffOption | None = None,
         timeout: float | timedelta | None = None,
         retry_on: Failure | None = None,
         thread: bool = True,
@@ -133,22 +151,22 @@ class Context:
             check_named("effect", name)
         spec = effect_spec(
             function, args, mode=mode, window=window, lookup=lookup, compensate=compensate, max_attempts=max_attempts,
-            backoff=backoff, timeout=timeout, retry_on=retry_on, thread=thread,
+            backoff=backoff, timeout=timeout, retry_on=retry_on, thread=thread, settle_after=settle_after,
         )  # fmt: skip
         return self._call("effect", name, key, args, spec, spec.signature.returns)
 
     @overload
-    def transaction(self, name: str, function: Callable[..., Awaitable[T]], *args: Any, compensate: Callable[..., Any] | None = ..., max_attempts: int = ..., backoff: Backoff | timedelta | None = ..., timeout: float | timedelta | None = ..., retry_on: Failure | None = ..., key: str | None = ...) -> Answer[T]: ...  # noqa: E501  # fmt: skip
+    def transaction(self, name: str, function: Callable[..., Awaitable[T]], *args: Any, compensate: Compensate | None = ..., max_attempts: int = ..., backoff: BackoffOption | None = ..., timeout: float | timedelta | None = ..., retry_on: Failure | None = ..., key: str | None = ...) -> Answer[T]: ...  # noqa: E501  # fmt: skip
     @overload
-    def transaction(self, name: str, function: Callable[..., T], *args: Any, compensate: Callable[..., Any] | None = ..., max_attempts: int = ..., backoff: Backoff | timedelta | None = ..., timeout: float | timedelta | None = ..., retry_on: Failure | None = ..., key: str | None = ...) -> Answer[T]: ...  # noqa: E501  # fmt: skip
+    def transaction(self, name: str, function: Callable[..., T], *args: Any, compensate: Compensate | None = ..., max_attempts: int = ..., backoff: BackoffOption | None = ..., timeout: float | timedelta | None = ..., retry_on: Failure | None = ..., key: str | None = ...) -> Answer[T]: ...  # noqa: E501  # fmt: skip
     def transaction(
         self,
         name: str,
         function: Callable[..., Any],
         *args: Any,
-        compensate: Callable[..., Any] | None = None,
+        compensate: Compensate | None = None,
         max_attempts: int = 3,
-        backoff: Backoff | timedelta | None = None,
+        backoff: BackoffOption | None = None,
         timeout: float | timedelta | None = None,
         retry_on: Failure | None = None,
         key: str | None = None,
@@ -177,14 +195,35 @@ class Context:
                 raise answer
         return settled
 
-    def _call_branch(self, name: str, what: Any) -> Answer[Any]:
-        if isinstance(what, Effect):
-            spec: Any = effect_spec(what.function, what.args, **what.options)
-            return self._call("effect", name, None, what.args, spec, spec.signature.returns)
-        function, args = (what[0], tuple(what[1:])) if isinstance(what, tuple) else (what, ())
-        signature = signature_of(function)
-        spec = StepSpec(function, args, signature, policy_from(3, None, None, None))
-        return self._call("step", name, None, args, spec, signature.returns)
+    async def route(self, name: str, choose: Any, branches: Mapping[str, Any]) -> Any:
+        """One of several ways: `await ctx.route("risk", (assess, order), {"high": (review, order), "low": None})`.
+        `choose` names the branch, and its answer is remembered. Branches are as in `parallel`; None: nothing to do.
+        Gives the branch's result."""
+        check_name("route name", name)
+        check_routes(name, branches)
+        chosen = check_chosen(name, await self._call_branch(name, choose, typed=False), branches)
+        what = branches[chosen]
+        return None if what is None else await self._call_branch(f"{name}.{chosen}", what)
+
+    async def loop(
+        self, name: str, what: Any, *, until: Callable[[Any], Any], every: timedelta | float = 0, max_rounds: int = 100
+    ) -> Any:
+        """Repeat `what` (as a branch of `parallel`) until `until(result)` is true, and give that result. `until` runs
+        in the workflow itself and must be pure."""
+        check_rounds(name, max_rounds)
+        for number in range(1, max_rounds + 1):
+            result = await self._call_branch(name, what)
+            if until(result):
+                return result
+            if number < max_rounds:
+                await self.sleep(f"{name}.every", every)
+        raise LoopExhausted(name, max_rounds)
+
+    def _call_branch(self, name: str, what: Any, *, typed: bool = True) -> Answer[Any]:
+        made = described(what)
+        spec = spec_of(made)
+        kind = "effect" if isinstance(made, Effect) else "step"
+        return self._call(kind, name, None, made.args, spec, spec.signature.returns if typed else None)
 
     # -- waiting
 
@@ -215,7 +254,7 @@ class Context:
 
     def child(
         self, name: str, workflow: str, input: Any = None, *, version: int | None = None,
-        compensate: Callable[..., Any] | None = None, key: str | None = None,
+        compensate: Compensate | None = None, key: str | None = None,
     ) -> Answer[Any]:  # fmt: skip
         """Start another workflow and wait for its result. Its failure raises ChildFailed here."""
         raw = codec.encode(input, "the input of child", self._limit, name)
@@ -227,7 +266,8 @@ class Context:
     def restart(self, input: Any = None) -> NoReturn:
         """Begin again with this input, as the same instance with an empty journal: its id, business key, parent and
         trace stay, and so do signals that nobody has taken. Never returns. For what waits for ever."""
-        self._check_place()
+        if not self._check_place():
+            raise Restarting
         raw = self._input_of(input)
         refusal = refuses_restart(self._replay)
         if refusal is not None:
@@ -249,7 +289,8 @@ class Context:
         return uuid.UUID(self._value("uuid", lambda: str(uuid.UUID(int=self._entropy.getrandbits(128), version=4))))
 
     def _value(self, name: str, make: Callable[[], Any]) -> Any:
-        self._check_place()
+        if not self._check_place():
+            return make()
         number = self._values[name] = self._values.get(name, 0) + 1
         key = name if number == 1 else f"{name}#{number}"
         recorded = self._replay.journal.calls.get(("value", key))
@@ -262,7 +303,14 @@ class Context:
 
     # -- naming
 
-    def _check_place(self) -> None:
+    def _check_place(self) -> bool:
+        """False if the body is over and was told so again and again: it catches everything (`except:` in a `while
+        True`), so the next call gets an answer that never comes, else the body would loop for ever and its worker with
+        it."""
+        if self._replay.closed or self._replay.restart is not None:
+            self._refused += 1
+            if self._refused > REFUSALS_MAX:
+                return False
         if self._replay.closed:
             raise NotInWorkflow("this workflow is being unwound: a finally block cannot ask for anything any more")
         if self._replay.restart is not None:
@@ -272,12 +320,14 @@ class Context:
                 "ctx belongs to the workflow's own code: it cannot be used inside a step, a thread or another task; "
                 "return from the step and ask there"
             )
+        return True
 
     def _call(self, kind: str, name: str, key: str | None, args: Any, spec: Any, type_: Any = None) -> Answer[Any]:
         """Give the call its key: its name and occurrence. Two concurrent branches must not share a name."""
         replay = self._replay
-        if replay.closed or replay.restart is not None or replay.loop.drained_by != get_ident():
-            self._check_place()
+        elsewhere = replay.closed or replay.restart is not None or replay.loop.drained_by != get_ident()
+        if elsewhere and not self._check_place():
+            return replay.loop.create_future()  # type: ignore[return-value]
         if key is not None:
             check_name("key", key)
             name = f"{name}.{key}"
@@ -294,14 +344,23 @@ class Context:
             if number > CALLS_LIMIT:
                 raise BadDefinition(f"{name!r} was asked for more than {CALLS_LIMIT:,} times: start a child per part")
             place = f"{name}#{number}"
-        raw, hashed = b"", ""
+        raw, hashed, given = b"", "", b""
         if args is not None:
             raw = codec.encode_sorted(args, "the arguments of", self._limit, place)
+            if args and need_reading(args) and kind != "child":
+                given = raw
             if len(raw) > ARGS_INLINE and kind != "effect":  # the desk shows what an effect was asked to do
                 raw, hashed = b"", codec.digest(raw)
+        if kind == "effect" and place.startswith(UNDO):
+            raise BadDefinition(f"effect {place!r}: names that begin with {UNDO!r} are those of compensations")
         call = replay.ask(kind, place, raw, hashed, spec, type_)
+        if given:
+            call.given = given
         if spec.compensate is not None:
+            check_compensation(spec.compensate)
             replay.compensable.append(call)
+            if call.recorded is not None:
+                call.recorded.undoable = True
         self._last[name] = (call.future, task, number)
         return call.future  # type: ignore[return-value]
 

@@ -6,7 +6,6 @@ what is not known not to have happened is unknown.
 
 from __future__ import annotations
 
-import socket
 from typing import Literal
 
 import msgspec
@@ -30,6 +29,7 @@ class Repeat(msgspec.Struct, frozen=True):
     """Start it again with the same key at that time."""
 
     at: int
+    mistake: str = ""  # as in RetryAt
 
 
 class LookUp(msgspec.Struct, frozen=True):
@@ -43,18 +43,30 @@ class AskPerson(msgspec.Struct, frozen=True):
 
 
 def known_from(error: BaseException) -> Known:
+    """By what the handler says, never by the kind of its error: a refused connection may be its second one, after the
+    first had done the deed. A handler that sees its own bytes says `NotApplied`."""
     if isinstance(error, NotApplied):
         return "not_applied"
     if isinstance(error, Rejected):
         return "rejected"
-    if isinstance(error, (ConnectionRefusedError, socket.gaierror)):
-        return "not_applied"  # no connection was ever opened, so no byte left
     return "unknown"
+
+
+def mode_changed(before: str, now: str) -> str:
+    """Why a person is asked about an effect that may have happened."""
+    return f"it was begun as {before!r} and the code now says {now!r}: only a person may say what became of it"
 
 
 def opens_at(not_after: int, timeout: float | None) -> int:
     """When a call that might still begin at `not_after` must be over: its time-out and a grace later."""
     return not_after + round((timeout or 0) * SECOND) + GRACE
+
+
+def settles_at(over_at: int, opens: int, settle_after: int | None) -> int:
+    """From when on "not found" means that it did not happen. A provider may book a call that we have given up, so as a
+    rule not before any call of this attempt must be over. `over_at`: from then on ours cannot be under way any more;
+    `settle_after`: what the author knows of the provider, in microseconds from there."""
+    return max(over_at, opens) if settle_after is None else over_at + settle_after
 
 
 def after_unknown(
@@ -66,9 +78,9 @@ def after_unknown(
         return LookUp(max(now, quiet_at))
     if mode == "keyed":
         match after_failure(attempt, policy, None, now, chance):
-            case RetryAt(at):
+            case RetryAt(at, mistake):
                 if at < first_started_at + window:
-                    return Repeat(at)
+                    return Repeat(at, mistake)
                 return AskPerson("the window in which the provider knows our key is over")
             case GiveUp(reason):
                 return AskPerson(f"its outcome stayed unknown: {reason}")

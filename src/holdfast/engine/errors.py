@@ -177,6 +177,15 @@ class ConcurrentName(HoldfastError):
         )
 
 
+class LoopExhausted(HoldfastError):
+    """A loop was not done after its last round."""
+
+    code = "loop_exhausted"
+
+    def __init__(self, name: str, rounds: int) -> None:
+        super().__init__(f"loop {name!r} was not done after {rounds} rounds")
+
+
 class NotInWorkflow(HoldfastError):
     """A workflow did something only the outside may do, or `ctx` was used outside its workflow."""
 

@@ -88,14 +88,16 @@ def _default(rows: Sequence[Row]) -> tuple[int, str | None]:
 
 
 def _undone(rows: Sequence[Row], seq: int) -> str | None:
-    undone = {("", r.name) for r in rows if r.type in UNDOINGS}
-    first = next((r for r in rows if r.seq < seq and r.type in ANSWERS and r.place in undone), None)
-    if first is None:
-        return None
-    return (
-        f"{first.name!r}, which would be taken over as done, was undone by its compensation: fork from "
-        f"{first.name!r} or from a step before it"
-    )
+    """What was undone is not done any more; what was being undone when the instance ended may not be. What a
+    compensation has failed to undo is still done, and its result good."""
+    undoing = {r.name: r.type for r in rows if r.type in UNDOINGS}
+    for row in rows:
+        how = undoing.get(row.name, h.COMPENSATION_FAILED)
+        if row.seq < seq and row.type in ANSWERS and row.place == ("", row.name) and how != h.COMPENSATION_FAILED:
+            was = "was undone by its compensation" if how == h.COMPENSATION_COMPLETED else "may have been undone"
+            instead = f"fork from {row.name!r} or from a step before it"
+            return f"{row.name!r}, which would be taken over as done, {was}: {instead}"
+    return None
 
 
 def _under_way(rows: Sequence[Row], seq: int) -> str | None:

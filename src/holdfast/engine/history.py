@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
+from typing import Protocol
 
 SALT_SIZE = 16
 # (tenant_id, instance_id, seq, type, name, fence, at, payload, salt, hash)
@@ -49,6 +50,8 @@ CHILD_FAILED = "CHILD_FAILED"
 VALUE_RECORDED = "VALUE_RECORDED"
 COMPENSATION_STARTED = "COMPENSATION_STARTED"
 COMPENSATION_RETRIED = "COMPENSATION_RETRIED"
+COMPENSATION_UNKNOWN = "COMPENSATION_UNKNOWN"
+COMPENSATION_RESOLVED = "COMPENSATION_RESOLVED"
 COMPENSATION_COMPLETED = "COMPENSATION_COMPLETED"
 COMPENSATION_FAILED = "COMPENSATION_FAILED"
 EVENT_RECEIVED = "EVENT_RECEIVED"
@@ -64,11 +67,13 @@ TASK_RETRIED = "TASK_RETRIED"
 TASK_COMPLETED = "TASK_COMPLETED"
 TASK_FAILED = "TASK_FAILED"
 TASK_CANCELLED = "TASK_CANCELLED"
+TASK_SKIPPED = "TASK_SKIPPED"
 TASK_LATE = "TASK_LATE"
 TASK_LEFT = "TASK_LEFT"
 TIMER_CANCELLED = "TIMER_CANCELLED"
 DECISION_RECORDED = "DECISION_RECORDED"
-INCIDENT_RAISED = "INCIDENT_RAISED"
+ERROR = "ERROR"
+INCIDENT_RAISED = "INCIDENT_RAISED"  # what an ERROR was called; histories of before have it
 INSTANCE_MIGRATED = "INSTANCE_MIGRATED"
 
 
@@ -99,6 +104,31 @@ def seal_rows(
         previous = sha256(previous + sha256(salted + payload).digest() + header).digest()
         rows.append((tenant_id, instance_id, seq, type_, name, fence, at, payload, salted, previous))
     return rows
+
+
+class Sealed(Protocol):
+    """A row of a history as it is read."""
+
+    @property
+    def seq(self) -> int: ...
+    @property
+    def hash(self) -> bytes: ...
+
+
+def hole(rows: Sequence[Sealed], first: int, seq: int, digest: bytes | None) -> str | None:
+    """What is missing of a history that is read from row `first` on, in order of seq; None: nothing. Its instance
+    remembers that row `seq` had this hash."""
+    if not rows:
+        return f"row {first} is missing" if seq else None
+    last = rows[-1].seq
+    if rows[0].seq != first or last - first + 1 != len(rows):
+        expected = next(first + n for n, row in enumerate(rows) if row.seq != first + n)
+        return f"row {expected} is missing"
+    if last < seq:
+        return f"it ends with row {last}, but had reached row {seq}"
+    if seq >= first and rows[seq - first].hash != digest:
+        return f"row {seq} is not the one that the instance remembers"
+    return None
 
 
 def first_bad_row(tenant_id: str, instance_id: bytes, rows: Iterable[tuple[object, ...]]) -> tuple[int, str] | None:

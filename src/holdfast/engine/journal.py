@@ -33,9 +33,20 @@ OPENINGS = {
     h.WAIT_STARTED: "signal",
     h.CHILD_STARTED: "child",
 }
+BEGINNINGS = (h.STEP_STARTED, h.EFFECT_STARTED, h.CHILD_STARTED)
+HAPPENED = (h.STEP_COMPLETED, h.TRANSACTION_COMMITTED, h.EFFECT_SUCCEEDED, h.CHILD_COMPLETED)
 ENDINGS = (h.INSTANCE_FAILING, h.INSTANCE_CANCELLING)
-UNDOINGS = (h.COMPENSATION_STARTED, h.COMPENSATION_RETRIED, h.COMPENSATION_COMPLETED, h.COMPENSATION_FAILED)
-CONTROLS = (h.INSTANCE_PAUSED, h.INSTANCE_RESUMED, h.INSTANCE_RETRIED, h.INSTANCE_STARTED)
+# A compensation that is an effect has the life of one: each row of it says what the effect's own row would say.
+AS_COMPENSATION = {
+    h.EFFECT_STARTED: h.COMPENSATION_STARTED, h.EFFECT_RETRIED: h.COMPENSATION_RETRIED,
+    h.EFFECT_UNKNOWN: h.COMPENSATION_UNKNOWN, h.EFFECT_RESOLVED: h.COMPENSATION_RESOLVED,
+    h.EFFECT_SUCCEEDED: h.COMPENSATION_COMPLETED, h.EFFECT_FAILED: h.COMPENSATION_FAILED,
+}  # fmt: skip
+AS_EFFECT = {type_: effect for effect, type_ in AS_COMPENSATION.items()}
+UNDOINGS = tuple(AS_EFFECT)
+UNDO = "undo:"
+"""Before the name of a step: the name of the effect that undoes it, from which its key is derived."""
+CONTROLS = (h.INSTANCE_PAUSED, h.INSTANCE_RESUMED, h.INSTANCE_RETRIED, h.INSTANCE_STARTED, h.INSTANCE_PARKED)
 ARGS_INLINE = 2048
 
 
@@ -71,10 +82,11 @@ class RowWords(msgspec.Struct):
     started_at: int = 0
     not_after: int = 0
     opens_at: int = 0
+    settles_at: int = 0
     resolution: str = ""
     aborted: bool = False
     reason: str = ""
-    compensate: bool = False
+    compensate: bool = False  # it was begun with a compensation
     lookups: int = 0
     unknown: bool = False
     returned: bool = False
@@ -101,6 +113,11 @@ class RetryWords(msgspec.Struct, frozen=True):
     undo: str | None = None
 
 
+class ParkedWords(msgspec.Struct, frozen=True):
+    difference: str = ""
+    poison: bool = False
+
+
 class ForkWords(msgspec.Struct, frozen=True):
     """What the first row says of an instance that goes on from another's past."""
 
@@ -119,9 +136,12 @@ class RestartWords(msgspec.Struct, frozen=True):
 PAUSED = "paused by "
 PARKED = "parked: "
 """What `waiting_on` of a parked instance begins with. The index by which they are counted says the same."""
+HOLE = f"{PARKED}its history has a hole: "
+"""What `waiting_on` of an instance begins with whose history is not written on, not even to say that it is parked."""
 _pause = msgspec.json.Decoder(Pause).decode
 _retry = msgspec.json.Decoder(RetryWords).decode
 _fork = msgspec.json.Decoder(ForkWords).decode
+_parked = msgspec.json.Decoder(ParkedWords).decode
 restart_from = msgspec.json.Decoder(RestartWords).decode
 _words = msgspec.json.Decoder(RowWords)
 
@@ -142,13 +162,23 @@ class Recorded(msgspec.Struct):
     args: bytes = b""
     args_hash: str = ""
     asked: bool = False  # the body has asked for it again
+    undoable: bool = False  # and has said how it is undone
+    compensated: bool = False  # it was begun with a compensation
+    began_seq: int = 0  # the row that says when it began; 0: none does, as of a transaction
 
     @property
     def is_open_effect(self) -> bool:
         """Whether it is an effect that may have happened, and nobody knows yet."""
-        if self.kind != "effect" or self.answer_seq or self.opened is None:
-            return False
+        if self.kind != "effect" or self.answer_seq or self.opened is None or self.opened_type == h.EFFECT_RESOLVED:
+            return False  # where a person's word is the last one, it did not happen
         return self.opened.unknown or self.opened_type in (h.EFFECT_STARTED, h.EFFECT_UNKNOWN)
+
+    @property
+    def may_have_happened(self) -> bool:
+        """Whether it did, or nobody can say that it did not."""
+        if not self.answer_seq:
+            return self.is_open_effect or self.kind != "effect"
+        return self.answer_type in HAPPENED or (self.answer is not None and self.answer.aborted)
 
 
 class Journal(msgspec.Struct):
@@ -156,14 +186,58 @@ class Journal(msgspec.Struct):
     ending_type: str = ""
     ending: RowWords | None = None
     ending_seq: int = 0
-    undone: dict[str, tuple[str, RowWords]] = {}
+    undone: dict[str, Recorded] = {}  # compensations that were begun, by the name of the step
     pause: Pause | None = None
     settled_seq: int = 0  # answers up to here were copied from one that completed: theirs to undo, not ours
+    poison: str = ""  # why its code is not run any more: it took its workers down, and owes what it had begun
     restart: RestartWords | None = None  # None: in its first epoch, whose input is the instance's own
 
     def owes(self, recorded: Recorded | None) -> bool:
         """Whether a call with this record may owe a compensation here."""
         return recorded is None or not 0 < recorded.answer_seq <= self.settled_seq
+
+    def effect(self, name: str) -> Recorded | None:
+        """An effect, or the compensation that is one, by the name that the desk knows it by."""
+        undone = self.undone.get(name.removeprefix(UNDO)) if name.startswith(UNDO) else None
+        return undone if undone is not None and undone.kind == "effect" else self.calls.get(("", name))
+
+    def unasked_effects(self) -> dict[str, Recorded]:
+        """By name: effects that may have happened, and that the body, as far as it has come, did not ask for again.
+        What undoes a call belongs to it."""
+        unasked = {name: call for (_, name), call in self.calls.items() if not call.asked}
+        undoable = {name for (_, name), call in self.calls.items() if call.undoable}
+        undoing = {UNDO + name: call for name, call in self.undone.items() if name not in undoable}
+        return {name: call for name, call in (unasked | undoing).items() if call.is_open_effect}
+
+    def forgotten(self, *, completes: bool = False) -> str | None:
+        """What an instance that ends, restarts or is undone now would leave behind: what is on record as under way, or
+        as owing an undo, and the body did not ask for again. Only the body knows how to settle or undo it. `completes`:
+        it ends with a result, so what the body did ask for again needs no undo."""
+        unasked = [(name, call) for (_, name), call in self.calls.items() if not call.asked]
+        effects = [name for name, call in unasked if call.is_open_effect]
+        if effects:
+            return (
+                f"nobody knows the outcome of effect {_named(effects)} yet, and the code does not ask for it any more; "
+                "put it back until that is settled"
+            )
+        owed = [name for name, call in unasked if self._owes_undo(name, call)]
+        if owed:
+            return (
+                f"{_named(owed)} may have to be undone, and the code does not ask for it any more; put it back, with "
+                "its compensation"
+            )
+        if completes:
+            return None
+        owed = [name for (_, name), call in self.calls.items() if not call.undoable and self._owes_undo(name, call)]
+        if owed:
+            return f"{_named(owed)} has to be undone, and the code does not say how any more; put its compensation back"
+        return None
+
+    def _owes_undo(self, name: str, call: Recorded) -> bool:
+        undone = self.undone.get(name)
+        if undone is not None:
+            return not undone.answer_seq
+        return call.compensated and call.may_have_happened and self.owes(call)
 
 
 def is_paused(waiting_on: str | None) -> bool:
@@ -185,9 +259,9 @@ def read(rows: Iterable[Sequence[Any]]) -> Journal:
         if kind is None:
             if type_ in ENDINGS:
                 journal.ending_type, journal.ending, journal.ending_seq = type_, _words.decode(payload), seq
-                journal.pause = None  # it was lifted by what ends the instance
+                journal.pause, journal.poison = None, ""  # lifted by what ends the instance
             elif type_ in UNDOINGS:
-                journal.undone[name] = (type_, _words.decode(payload))
+                _undoing(journal.undone.setdefault(name, Recorded("step")), seq, type_, _words.decode(payload))
             elif type_ in CONTROLS:
                 _control(journal, row)
             elif type_ == h.INSTANCE_RESTARTED:
@@ -204,6 +278,10 @@ def read(rows: Iterable[Sequence[Any]]) -> Journal:
             found.args, found.args_hash = args, ""
         elif words.args_hash:
             found.args, found.args_hash = b"", words.args_hash
+        if words.compensate or type_ == h.STEP_STARTED:
+            found.compensated = True
+        if not found.began_seq and type_ in BEGINNINGS:
+            found.began_seq = seq
         if type_ in ANSWERS:
             found.answer_seq, found.answer_type, found.answer = seq, type_, words
         else:
@@ -211,22 +289,36 @@ def read(rows: Iterable[Sequence[Any]]) -> Journal:
     return journal
 
 
+def _undoing(found: Recorded, seq: int, type_: str, words: RowWords) -> None:
+    if type_ in (h.COMPENSATION_COMPLETED, h.COMPENSATION_FAILED):
+        found.answer_seq, found.answer_type, found.answer = seq, type_, words
+        return
+    if words.mode:
+        found.kind = "effect"
+    if args := bytes(words.args):
+        found.args = args
+    found.opened, found.opened_type = words, AS_EFFECT[type_]
+
+
 def _control(journal: Journal, row: Sequence[Any]) -> None:
     """What people said about the instance as a whole, and where it came from."""
     type_, name, payload = row[1], row[2], row[3]
+    if type_ == h.INSTANCE_PARKED:
+        parked = _parked(payload)
+        journal.poison = parked.difference if parked.poison else ""
+        return
+    if type_ in (h.INSTANCE_RESUMED, h.INSTANCE_RETRIED):
+        journal.poison = ""
     if type_ == h.INSTANCE_PAUSED:
         journal.pause = journal.pause or _pause(payload)  # paused again while paused: the first word stands
     elif type_ == h.INSTANCE_RESUMED and name in ("", "cancel"):  # other names note what moved nothing
         journal.pause = None
     elif type_ == h.INSTANCE_RETRIED:
         words, at = _retry(payload), row[5]
-        for key in words.due:
-            found = journal.calls.get(("", key))
+        cut = [journal.effect(key) or journal.calls.get(("", key)) for key in words.due]
+        for found in [*cut, journal.undone.get(words.undo or "")]:
             if found is not None and found.opened is not None:
                 found.opened.retry_at = min(found.opened.retry_at, at)
-        if words.undo is not None and words.undo in journal.undone:
-            undone = journal.undone[words.undo][1]
-            undone.retry_at = min(undone.retry_at, at)
     elif type_ == h.INSTANCE_STARTED:
         fork = _fork(payload)
         journal.settled_seq = 1 + fork.settled if fork.settled else 0
@@ -248,6 +340,11 @@ def contradiction(name: str, kind: str, args: bytes, args_hash: str, recorded: R
     return None
 
 
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(repr(name) for name in names[:5]) + more
+
+
 def _a(kind: str) -> str:
     return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
 
@@ -255,3 +352,20 @@ def _a(kind: str) -> str:
 def _short(raw: bytes) -> str:
     text = raw.decode(errors="replace")
     return text if len(text) <= 300 else text[:300] + "…"
+
+
+FINISHED = {type_: "call" for type_, kind in ANSWERS.items() if kind in ("step", "transaction", "effect")} | {
+    h.TASK_COMPLETED: "task", h.TASK_FAILED: "task"
+}  # fmt: skip
+
+
+def answered_twice(rows: Iterable[Sequence[Any]]) -> tuple[int, str] | None:
+    """The first row that finishes a step, transaction, effect or task which is finished already in the same epoch. No
+    index forbids such a row (decision 17): an epoch is no column, and the names of calls begin anew with each."""
+    seen: dict[tuple[str, str], int] = {}
+    for seq, type_, name, *_ in rows:
+        if type_ == h.INSTANCE_RESTARTED:
+            seen.clear()
+        elif (what := FINISHED.get(type_)) is not None and seen.setdefault((what, name), seq) != seq:
+            return seq, f"{name!r} is answered twice: row {seen[what, name]} has its first answer"
+    return None

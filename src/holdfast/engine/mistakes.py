@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.errors import BadDefinition, BadInput, ConcurrentName, NotAwaited, NotInWorkflow, RestartRefused
-from holdfast.engine.stacks import behind, message_of, type_of
+from holdfast.engine.stacks import behind, message_of, spelled, type_of
 
 if TYPE_CHECKING:
     from holdfast.engine.replay import Call
@@ -56,10 +56,10 @@ def unheard(failed: list[Call], tasks: list[asyncio.Task[Any]]) -> str | None:
                 f"({call.future.exception()}): put `await` before its ctx.{call.kind}(…), or catch what it raises"
             )
     for task in tasks:
-        if task.done() and unread(task):
+        if task.done() and unread(task) and (error := task.exception()) is not None:
             return (
                 f"the workflow returned, and the failure of a task that it made was never awaited "
-                f"({task.exception()!r}): await the task, or catch what it raises"
+                f"({spelled(error)}): await the task, or catch what it raises"
             )
     return None
 

@@ -13,10 +13,11 @@ from typing import Any
 
 from holdfast.engine import history as h
 from holdfast.engine.codec import decode, decoder_for
-from holdfast.engine.errors import ChildFailed, EffectAborted, EffectFailed, NotInWorkflow, StepFailed
-from holdfast.engine.journal import ErrorWords, Journal, Recorded, RowWords, contradiction, space_of
+from holdfast.engine.errors import ChildFailed, EffectAborted, EffectFailed, StepFailed
+from holdfast.engine.interrupts import is_interrupt
+from holdfast.engine.journal import UNDO, ErrorWords, Journal, Recorded, RowWords, contradiction, space_of
 from holdfast.engine.mistakes import mistake_in, unheard
-from holdfast.engine.stacks import recorded_text
+from holdfast.engine.stacks import message_of, readable, recorded_text, spelled
 from holdfast.engine.turnloop import TurnLoop
 
 
@@ -24,7 +25,8 @@ class Call:
     """Something the workflow asked for. `spec` holds what is needed to run it; the engine never looks inside."""
 
     __slots__ = (
-        "args", "args_hash", "future", "key", "kind", "order", "outcome", "recorded", "spec", "state", "type", "words",
+        "args", "args_hash", "future", "given", "key", "kind", "order", "outcome", "recorded", "spec", "state", "type",
+        "words",
     )  # fmt: skip
 
     def __init__(
@@ -35,6 +37,7 @@ class Call:
         self.key = key
         self.args = args
         self.args_hash = args_hash
+        self.given = b""  # all arguments as they were recorded, if a handler must read them again
         self.spec = spec
         self.type = type_
         self.order = order  # of being asked: compensations run in the reverse of it
@@ -43,6 +46,16 @@ class Call:
         self.outcome = ""  # the type of the row that answered it
         self.words: RowWords | None = None
         self.state: Any = None  # the worker's note on where this call stands
+
+
+class Undoing(Call):
+    """A compensation that is an effect, as a call of its own. Its name is derived from that of the call it undoes."""
+
+    __slots__ = ("undoes",)
+
+    def __init__(self, undoes: Call, args: bytes, spec: Any, type_: Any, recorded: Recorded | None) -> None:
+        super().__init__("effect", UNDO + undoes.key, args, "", spec, type_, undoes.order, undoes.future, recorded)
+        self.undoes = undoes
 
 
 class Replay:
@@ -54,7 +67,7 @@ class Replay:
         self.unsettled: set[Call] = set()  # asked, and the workflow was not told yet how it ended
         self.restart: bytes | None = None  # the input of the next epoch, once the workflow has asked for it
         self.difference: str | None = None
-        self.runaway: NotInWorkflow | None = None  # why the body will never come to rest
+        self.runaway: BaseException | None = None  # why the body cannot go on, though none of its tasks has failed
         self.failed: list[Call] = []  # calls whose failure was handed to the body
         self.closed = False
         self._released: list[tuple[int, int, Call]] = []  # asked and answered in the journal, not yet released
@@ -88,7 +101,13 @@ class Replay:
     def _drain(self) -> None:
         try:
             self.loop.drain()
-        except NotInWorkflow as error:
+            if self.loop.generators and self.main is not None and self.main.done() and self.restart is None:
+                self.loop.close_generators()
+                self.loop.drain()
+        except BaseException as raised:
+            error = readable(raised)
+            if is_interrupt(error):
+                raise
             self.runaway = error
 
     def answer(self, call: Call, type_: str, words: RowWords) -> None:
@@ -113,12 +132,14 @@ class Replay:
             if words.error is not None:
                 self.failed.append(call)
         except Exception as error:  # of any kind: an author's type may check more than msgspec and pydantic do
-            said = str(error) if isinstance(error, ValueError) else repr(error)
+            said = message_of(error) if isinstance(error, ValueError) else spelled(error)
             self.difference = f"the recorded result of {call.key!r} does not fit its annotation any more: {said}"
 
     @property
     def done(self) -> bool:
-        return self.runaway is not None or (self.main is not None and self.main.done())
+        if self.runaway is not None or self.main is None or not self.main.done():
+            return self.runaway is not None
+        return not self.loop.closing or all(task.done() for task in self.loop.closing)
 
     def outcome(self) -> tuple[Any, BaseException | None]:
         if self.runaway is not None:
@@ -128,25 +149,13 @@ class Replay:
             error = self.main.exception()
         except asyncio.CancelledError as cancelled:  # it awaited a task that it had cancelled: its own failure
             error = cancelled
-        return (None, error) if error is not None else (self.main.result(), None)
+        return (None, readable(error)) if error is not None else (self.main.result(), None)
 
     def mistake(self, error: BaseException | None) -> str | None:
         """Of a body that is done: what is wrong with its code, if that is why it ended, or if it ended unawares."""
         if error is not None:
             return mistake_in(error)
         return unheard(self.failed, self.loop.children) if self.failed or self.loop.children else None
-
-    def forgotten(self) -> str | None:
-        """Of a body that is done, or asks to begin again: an effect of unknown outcome that its code once asked for.
-        With the body's end nobody would settle it any more."""
-        calls = self.journal.calls.items()
-        names = [repr(name) for (_, name), recorded in calls if recorded.is_open_effect and not recorded.asked]
-        if not names:
-            return None
-        return (
-            f"nobody knows the outcome of effect {', '.join(names[:5])} yet, and the code does not ask for it any more"
-            "; put it back until that is settled"
-        )
 
     def replaying(self) -> bool:
         """Whether the journal shows that the body was here before."""

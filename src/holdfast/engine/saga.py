@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from holdfast.engine import history as h
+from holdfast.engine.journal import HAPPENED
 from holdfast.engine.mistakes import unread
 from holdfast.engine.replay import Call, Replay
-
-HAPPENED = (h.STEP_COMPLETED, h.TRANSACTION_COMMITTED, h.EFFECT_SUCCEEDED, h.CHILD_COMPLETED)
 
 
 def owed(call: Call) -> bool:
@@ -48,5 +47,14 @@ def refuses_restart(replay: Replay) -> str | None:
 
 
 def undo_order(calls: Iterable[Call]) -> list[Call]:
-    """Last started, first undone."""
-    return sorted(calls, key=lambda call: call.order, reverse=True)
+    """Last started, first undone. The order of starting is the one on record, whatever the order in which today's code
+    asks; what has no record of it comes behind what was asked for before it, and what began under this claim last."""
+    began: list[tuple[float, int, Call]] = []
+    last = 0.0
+    for call in sorted(calls, key=lambda call: call.order):
+        seq = last if call.recorded is not None else float("inf")
+        if call.recorded is not None and call.recorded.began_seq:
+            seq = call.recorded.began_seq
+        began.append((seq, call.order, call))
+        last = max(last, seq)
+    return [call for *_, call in sorted(began, key=lambda one: one[:2], reverse=True)]

@@ -41,6 +41,8 @@ class Signature(msgspec.Struct, frozen=True):
     first_type: Any  # annotation of the first ordinary parameter (a workflow's input after ctx)
     returns: Any
     positional: int  # how many positional arguments it can take; -1: any number
+    takes: tuple[Any, ...] = ()  # annotations of the ordinary positional parameters
+    takes_more: Any = None  # annotation of `*args`
 
 
 _known: dict[CodeType, tuple[dict[str, Any], Signature]] = {}
@@ -89,6 +91,8 @@ def _look(function: Callable[..., Any]) -> Signature:
         first_type=hints.get(positional[0].name) if positional else None,
         returns=hints.get("return"),
         positional=-1 if many else len(positional),
+        takes=tuple(hints.get(p.name) for p in positional),
+        takes_more=next((hints.get(p.name) for p in ordinary if p.kind is p.VAR_POSITIONAL), None),
     )
 
 

@@ -18,6 +18,7 @@ import msgspec
 
 from holdfast.engine import errors
 from holdfast.engine.hiding import without_secrets
+from holdfast.engine.interrupts import is_interrupt
 from holdfast.engine.retry import storable
 
 MESSAGE_MAX = 2000  # characters
@@ -88,13 +89,24 @@ class Parsed(msgspec.Struct, frozen=True):
 # -- from an exception
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """What a model was asked, or would have been: the attribute `asked` of the error that came of it."""
+
+    record: dict[str, Any]
+
+
 def error_payload(error: BaseException) -> dict[str, Any]:
     """An error as history keeps it."""
     found: dict[str, Any] = {"type": type_of(error), "message": message_of(error)}
     try:
+        asked = vars(error).get("asked")
+        if isinstance(asked, Asked):
+            return found | {"asked": asked.record}  # of our own handler, whose stack says nothing
         stack = [msgspec.to_builtins(frame) for frame, _ in frames_of(error.__traceback__, FRAMES_MAX)]
         causes = [msgspec.to_builtins(cause) for cause, _ in causes_of(error)]
-    except Exception:  # an author's exception may answer anything when it is asked; what is known so far is kept
+    except BaseException as odd:  # an author's exception may answer anything; what is known so far is kept
+        if is_interrupt(odd):
+            raise
         return found
     while causes and _size(found, stack, causes) > ERROR_BYTES:
         causes.pop()
@@ -107,18 +119,45 @@ def _size(*parts: Any) -> int:
     return len(msgspec.json.encode(parts))
 
 
+class Unreadable(Exception):
+    """In the place of an error that cannot be asked what it is."""
+
+
+def readable(error: BaseException) -> BaseException:
+    """The error; another one in its place where `__class__` itself raises, and so every `isinstance` would."""
+    try:
+        isinstance(error, Unreadable)
+    except BaseException as odd:
+        if is_interrupt(odd):
+            raise
+        return Unreadable(f"the class of {type_of(error)} cannot be read")
+    return error
+
+
 def type_of(error: BaseException) -> str:
     try:
         return storable(type(error).__name__[:NAME_MAX])
-    except Exception:  # a metaclass may answer anything
+    except BaseException as odd:  # a metaclass may answer anything
+        if is_interrupt(odd):
+            raise
         return "Error"
 
 
 def message_of(error: BaseException, limit: int = MESSAGE_MAX) -> str:
     try:
         return storable(str(error)[:limit])
-    except Exception:
+    except BaseException as odd:
+        if is_interrupt(odd):
+            raise
         return "(its text cannot be read)"
+
+
+def spelled(error: BaseException) -> str:
+    """For a log line: `repr`, whatever the exception answers."""
+    try:
+        return repr(error)
+    except BaseException:  # an author's own
+        return f"{type_of(error)}({message_of(error)!r})"
 
 
 Kept = list[tuple[Frame, str]]  # a frame, and the path that its source is read from
@@ -185,12 +224,13 @@ def _led_to(error: BaseException) -> Iterator[tuple[str, BaseException]]:
 def behind(error: BaseException) -> tuple[BaseException | None, BaseException | None]:
     """Its cause and its context, past whatever an author's class answers under these names."""
     kind: Any = BaseException
-    return kind.__cause__.__get__(error), kind.__context__.__get__(error)
+    cause, context = kind.__cause__.__get__(error), kind.__context__.__get__(error)
+    return cause and readable(cause), context and readable(context)
 
 
 def members_of(error: BaseException) -> tuple[BaseException, ...]:
     kind: Any = BaseExceptionGroup
-    return kind.exceptions.__get__(error) if issubclass(type(error), kind) else ()
+    return tuple(map(readable, kind.exceptions.__get__(error))) if issubclass(type(error), kind) else ()
 
 
 def _recorded(error: BaseException) -> Iterator[tuple[Cause, Kept]]:
@@ -280,8 +320,10 @@ def parsed(words: Any) -> Parsed | None:
 
 
 def without_stack(words: Any) -> Any:
-    """An error as a chart is told of it: a stack in its context would be stored again with every turn."""
-    return {k: v for k, v in words.items() if k not in ("stack", "causes")} if isinstance(words, dict) else words
+    """An error as a chart is told of it: a stack or a prompt in its context would be stored again with every turn."""
+    if not isinstance(words, dict):
+        return words
+    return {k: v for k, v in words.items() if k not in ("stack", "causes", "asked")}
 
 
 def causes_from(how: str, words: Any) -> dict[str, Any]:
@@ -327,7 +369,9 @@ def traceback_text(error: BaseException, source: Callable[[str, int], str] | Non
         for cause, frames in causes_of(error):
             joints.append(cause.how)
             parts.append(_part(cause.type, cause.message, frames, source))
-    except Exception:
+    except BaseException as odd:
+        if is_interrupt(odd):
+            raise
         return f"{type_of(error)}: {message_of(error)}"
     return _joined(parts, joints)
 

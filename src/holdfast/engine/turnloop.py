@@ -11,14 +11,17 @@ import asyncio
 import sys
 from asyncio.events import _get_running_loop, _set_running_loop
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextvars import Context as Variables
 from threading import get_ident
-from typing import Any
+from types import AsyncGeneratorType
+from typing import Any, cast
 
 from holdfast.engine.errors import NotInWorkflow
+from holdfast.engine.interrupts import is_interrupt
 
 DRAIN_LIMIT = 100_000
+GENERATORS_KEPT = 64  # async generators that are kept before those at their end are looked for
 
 
 # From Python 3.14 on a thread has one current task, whichever loop it belongs to: the real loop's task steps aside
@@ -60,8 +63,54 @@ def _refuse(*_: Any, **__: Any) -> Any:
 _no_world: Any = _refuse
 
 
+async def _closed(generator: AsyncGeneratorType[Any, Any]) -> None:
+    await generator.aclose()
+
+
 async def _awaited(future: asyncio.Future[Any]) -> Any:
     return await future
+
+
+class TurnFuture(asyncio.Future[Any]):
+    """Hashed by the order in which the body first put them into sets, not by an address: `asyncio.wait`, `TaskGroup`
+    and authors iterate over sets of futures, and must do so in the same order live and in replay."""
+
+    def __hash__(self) -> int:
+        try:
+            return self._number
+        except AttributeError:
+            self._number: int = cast("TurnLoop", self.get_loop()).next_number()
+            return self._number
+
+
+# In Python's messages ("… object is not subscriptable") it has the name that authors know.
+TurnFuture.__name__ = "_asyncio.Future"
+
+
+class TurnTask(asyncio.Task[Any]):
+    __hash__ = TurnFuture.__hash__
+
+
+class _FirstIteration:
+    """What Python calls with each async generator that begins, on a thread on which workflows are drained."""
+
+    def __init__(self, outer: Any) -> None:
+        self._outer = outer
+
+    def __call__(self, generator: AsyncGenerator[Any, Any]) -> None:
+        loop = _get_running_loop()
+        if isinstance(loop, TurnLoop) and isinstance(generator, AsyncGeneratorType):
+            loop.hold(generator)
+        elif self._outer is not None:
+            self._outer(generator)
+
+
+def hold_generators() -> None:
+    """On this thread, see to it that the async generators of bodies are closed when their body ends. Whichever loop
+    runs around us would close them at a moment of its own."""
+    first = sys.get_asyncgen_hooks().firstiter
+    if not isinstance(first, _FirstIteration):
+        sys.set_asyncgen_hooks(firstiter=_FirstIteration(first))
 
 
 class TurnLoop(asyncio.AbstractEventLoop):
@@ -73,6 +122,10 @@ class TurnLoop(asyncio.AbstractEventLoop):
         # The thread on which this loop is being drained, 0: none. A call on `ctx` asks by it whether it comes from the
         # body: Python 3.11 answers "which loop runs?" with a system call.
         self.drained_by = 0
+        self.generators: list[AsyncGeneratorType[Any, Any]] = []  # begun and perhaps not at their end
+        self.closing: list[asyncio.Task[Any]] = []  # what closes them
+        self._generators_max = GENERATORS_KEPT
+        self._number = 0
 
     # -- what tasks and futures need
 
@@ -81,17 +134,34 @@ class TurnLoop(asyncio.AbstractEventLoop):
         return _HANDLE
 
     def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
+        return TurnFuture(loop=self)
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
         if isinstance(coro, asyncio.Future):  # an answer of `ctx`: asyncio.create_task(ctx.step(…))
             coro = _awaited(coro)
-        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, **options)
+        task: asyncio.Task[Any] = TurnTask(coro, loop=self, **options)
         if self._main is None:
             self._main = task
         else:
             self.children.append(task)
         return task
+
+    def next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def hold(self, generator: AsyncGeneratorType[Any, Any]) -> None:
+        if len(self.generators) >= self._generators_max:
+            self.generators = [one for one in self.generators if one.ag_frame is not None]
+            self._generators_max = 2 * len(self.generators) + GENERATORS_KEPT
+        self.generators.append(generator)
+
+    def close_generators(self) -> None:
+        """The body is at its end: close what it left in the middle, the youngest first. Those still in use are not."""
+        generators, self.generators = self.generators, []
+        left = [one for one in generators if one.ag_frame is not None and not one.ag_running and one.ag_await is None]
+        for generator in reversed(left):
+            self.closing.append(self.create_task(_closed(generator)))
 
     def get_debug(self) -> bool:
         return False
@@ -146,10 +216,14 @@ class TurnLoop(asyncio.AbstractEventLoop):
         try:
             while ready:
                 callback, args, context = ready.popleft()
-                if context is None:
-                    callback(*args)
-                else:
-                    context.run(callback, *args)
+                try:
+                    if context is None:
+                        callback(*args)
+                    else:
+                        context.run(callback, *args)
+                except (KeyboardInterrupt, SystemExit) as error:
+                    if not self._has_failed_by(error):
+                        raise
                 hops += 1
                 if hops > DRAIN_LIMIT:
                     raise NotInWorkflow(
@@ -161,6 +235,14 @@ class TurnLoop(asyncio.AbstractEventLoop):
             _set_running_loop(outer)
             if task is not None:
                 _swap_current_task(outer, task)
+
+    def _has_failed_by(self, error: BaseException) -> bool:
+        """Whether a task of the body raised this and holds it now. asyncio raises these two out of the loop as well,
+        which here would end whoever drains it."""
+        if is_interrupt(error):
+            return False
+        tasks = self.children if self._main is None else [self._main, *self.children]
+        return any(task.done() and not task.cancelled() and task._exception is error for task in tasks)
 
     def dispose(self) -> None:
         """Unwind what is still suspended. The context is closed first, so unwinding code writes nothing."""
@@ -183,6 +265,23 @@ class TurnLoop(asyncio.AbstractEventLoop):
                             pass
             finally:
                 _set_running_loop(outer)
+        if self.generators:
+            self._unwind_generators()
         self._ready.clear()
         self.children = []
         self._main = None
+
+    def _unwind_generators(self) -> None:
+        generators, self.generators = self.generators, []
+        outer = _get_running_loop()
+        _set_running_loop(self)
+        try:
+            for generator in reversed(generators):
+                closing = generator.aclose()
+                try:
+                    closing.send(None)
+                    closing.close()
+                except BaseException:
+                    pass
+        finally:
+            _set_running_loop(outer)

@@ -205,6 +205,7 @@ class Turn(msgspec.Struct):
     dead_letters: list[DeadLetter] = []
     tasks: list[NewTask] = []
     task_changes: list[TaskChange] = []
+    after: bytes = bytes(32)  # the hash of the row that its first history row follows on
 
 
 class Outcome(Enum):
@@ -215,3 +216,4 @@ class Outcome(Enum):
     WOKEN = "woken"  # committed, but an unseen event arrived: the claim is kept, look at the events
     FENCED = "fenced"  # the claim is somebody else's now: nothing was written
     MOVED = "moved"  # seq n+1 was taken, or the fact was there already: nothing was written
+    GONE = "gone"  # the row it follows on, or the claim it is made under, was there and is not: nothing was written

@@ -5,12 +5,17 @@ It decides which of the facts matters most. Where they come from is not its busi
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import msgspec
 
 from holdfast.engine.calendar import moment_text
+from holdfast.engine.retry import SECOND
 
 SHOWN = 3  # of what it waits for; the rest is counted
 AHEAD_MAX = 1000
+LOOKED_SINCE = 5 * SECOND  # by then every worker that has room has looked
+SILENT_FROM = 60 * SECOND  # what takes longer is worth a word
 
 
 class Person(msgspec.Struct, frozen=True):
@@ -62,6 +67,11 @@ class Timer(msgspec.Struct, frozen=True):
     due: int
 
 
+class LateCancel(msgspec.Struct, frozen=True):
+    actor: str
+    at: int
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known about why an instance stands where it stands."""
 
@@ -70,6 +80,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     undone: bool = False  # all that it had done
     retried: Retried | None = None
+    late_cancel: LateCancel | None = None  # asked for when its last turn was decided already
     waiting_on: str = ""
     state: str = ""  # of a chart: where it stands
     run_at: int | None = None
@@ -77,10 +88,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     quarantined_at: int | None = None
     held_by: str | None = None
     held_at: int | None = None
+    answered_at: int | None = None  # when its history last grew
+    running: list[str] = []  # what is on record as begun and has no answer
     holder_gone: bool = False
+    short_of_threads: str = ""  # in words, if its worker is, and is in this process
     paused: str | None = None
     incident: str | None = None
     contradiction: str | None = None
+    hole: str | None = None  # in its history
     people: list[Person] = []
     unknown: list[Unknown] = []
     children: list[Child] = []
@@ -95,6 +110,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 def why(facts: Facts) -> str:
     """The one sentence."""
     if facts.status == "completed":
+        late = facts.late_cancel
+        if late is not None:
+            by = f" of {late.actor}" if late.actor else ""
+            return (
+                f"It has completed: the cancel{by} at {moment_text(late.at)} came while its last turn was being "
+                "committed, so it did nothing and nothing was undone."
+            )
         return "It has completed: nothing moves it any more."
     if facts.status in ("failed", "cancelled"):
         words = "failed" if facts.status == "failed" else "was cancelled"
@@ -119,13 +141,31 @@ def _held(facts: Facts) -> str | None:
     since = "" if facts.held_at is None else f" since {moment_text(facts.held_at)}"
     if facts.holder_gone:
         return f"worker {facts.held_by} has held it{since} and is gone: the next living worker takes it over."
-    return f"worker {facts.held_by} has held it{since} and is at work on it: it moves with the next result."
+    if facts.short_of_threads:
+        return f"worker {facts.held_by} has held it{since}: {facts.short_of_threads}."
+    at_work = f"is at work on it{_silence(facts)}"
+    return f"worker {facts.held_by} has held it{since} and {at_work}: it moves with the next result."
+
+
+def _silence(facts: Facts) -> str:
+    """How long a handler has been without an answer. A plain step is on record only once it ends, so it has no name."""
+    last = max(facts.held_at or 0, facts.answered_at or 0)
+    if not last or facts.now - last < SILENT_FROM:
+        return ""
+    names = f" of {_listed(facts.running)}" if facts.running else ""
+    age = timedelta(seconds=(facts.now - last) // SECOND)
+    return f", without an answer{names} for {age} (since {moment_text(last)})"
 
 
 def _stopped(facts: Facts) -> str | None:
     """A person had it stand still, or has to mend something first."""
     if facts.paused is not None:
         return f"it is {_plain(facts.paused)}."
+    if facts.hole is not None:
+        return (
+            f"{_plain(facts.hole)}: nothing is written on it. `holdfast verify` names the first bad row; bring back "
+            "what is missing, or compare with the providers what it did, then resume it."
+        )
     if facts.incident is not None:
         return (
             f"a step of its chart was refused ({_plain(facts.incident)}): mend the chart or the data and resume it, or "
@@ -154,7 +194,10 @@ def _due(facts: Facts) -> str | None:
         return (
             f"{since}, and queue {facts.queue!r} has {count} before it: its turn will come, sooner with more workers."
         )
-    return f"{since}, and is the next in queue {facts.queue!r}: a worker of that queue claims it at its next look."
+    words = f"{since}, and is the next in queue {facts.queue!r}: a worker of that queue claims it at its next look"
+    if facts.now - facts.run_at < LOOKED_SINCE:
+        return f"{words}."
+    return f"{words}, which one that runs an instance alone, because it took workers down, puts off for up to 30 s."
 
 
 def _waits(facts: Facts) -> str:

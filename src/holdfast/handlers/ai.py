@@ -19,6 +19,7 @@ from holdfast.engine.codec import decode, encode
 from holdfast.engine.effects import known_from
 from holdfast.engine.errors import HoldfastError, NotApplied, PayloadTooLarge, Rejected
 from holdfast.engine.retry import storable
+from holdfast.engine.stacks import Asked
 from holdfast.engine.tasks import TaskInfo
 from holdfast.handlers.llm import BadReply, LlmFailed, OpenAiCompatible
 from holdfast.handlers.ports import Llm, LlmReply, LlmRequest, TenantPolicies
@@ -46,11 +47,22 @@ class AiHandler:
         self.provider = "openai" if isinstance(llm, OpenAiCompatible) else type(llm).__name__  # as traces name it
 
     async def __call__(self, task: TaskInfo) -> dict[str, Any]:
-        await self._check_switch(task)
+        asking: _Asking | HoldfastError
         try:
             asking = _Asking(task, self._defaults)
         except HoldfastError as error:
-            raise Rejected(f"the AI task {task.name!r} was not asked: {error}") from None
+            asking = error
+        try:
+            await self._check_switch(task)
+            if isinstance(asking, HoldfastError):
+                raise Rejected(f"the AI task {task.name!r} was not asked: {asking}")
+            return await self._answered(task, asking)
+        except Exception as error:
+            if isinstance(asking, _Asking):  # kept like the record of an answer, also where nobody was asked
+                error.asked = Asked(asking.asked(self._defaults.record_limit))  # type: ignore[attr-defined]
+            raise
+
+    async def _answered(self, task: TaskInfo, asking: _Asking) -> dict[str, Any]:
         if dear := ai.too_dear(asking.limits, 0, *asking.texts()):
             raise Rejected(f"the AI task {task.name!r} was not asked: {dear}")
         if task.not_after is not None and self._now() > task.not_after:
@@ -239,15 +251,24 @@ class _Asking:
             case "unknown":
                 return LlmFailed(words)
 
-    def record(self, limit: int) -> dict[str, Any]:
+    def asked(self, limit: int) -> dict[str, Any]:
+        """What is kept of a call without an answer: an error is stored with it, so that it has half of the limit."""
+        return _shortened(self._asked(), limit // 2)
+
+    def _asked(self) -> dict[str, Any]:
         prompt = self.options.prompt
-        record: dict[str, Any] = {
+        return {
             "prompt": {"id": prompt.id, "version": prompt.version, "hash": self.origin.prompt_hash},
             "policy": decode(encode(self.options.policy)),
             "rendered": {"system": self.stored.system, "user": self.stored.user},
             "input": self.input,
             "model_asked": self.limits.model or None,
             "calls": self.calls,
+        }
+
+    def record(self, limit: int) -> dict[str, Any]:
+        record: dict[str, Any] = {
+            **self._asked(),
             "answer": self.answer,
             **self._judged(),
             "tokens": self.tokens,
@@ -313,6 +334,13 @@ def _proposed(verdict: Verdict, proposal: ai.Proposal, why: str) -> dict[str, An
 
 def _fitted(record: dict[str, Any], limit: int) -> dict[str, Any]:
     """Below the limit of one stored value. The parts' own limits see to it, unless the operator lowered that one."""
+    shorter = _shortened(record, limit)
+    if not _fits(shorter, limit):  # what a person cannot be shown whole is not proposed at all
+        shorter |= {"answer": None} | _nothing("needs_person", "the answer is larger than what can be stored")
+    return shorter
+
+
+def _shortened(record: dict[str, Any], limit: int) -> dict[str, Any]:
     if _fits(record, limit):
         return record
     share = limit // 16
@@ -323,8 +351,6 @@ def _fitted(record: dict[str, Any], limit: int) -> dict[str, Any]:
     }
     if not _fits(shorter, limit):
         shorter |= {"input": None, "policy": None}
-    if not _fits(shorter, limit):  # what a person cannot be shown whole is not proposed at all
-        shorter |= {"answer": None} | _nothing("needs_person", "the answer is larger than what can be stored")
     return shorter
 
 

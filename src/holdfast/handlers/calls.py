@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
 from typing import Any
 
+from holdfast.engine.errors import NotApplied
 from holdfast.engine.signatures import Signature, StepInfo
 from holdfast.engine.tasks import TaskInfo
 
-# What authors' code may raise that is no failure of its own: whoever calls it lets these pass, and takes any other
-# exception for a failure, a BaseException too, or its instance would wait for ever.
-ENDS_THE_PROCESS = (KeyboardInterrupt, SystemExit)
-ENDS_THE_TASK = (*ENDS_THE_PROCESS, GeneratorExit)  # the last one where the loop itself is gone
+CANCEL_SECONDS = 1.0  # for what a handler does when it is cancelled
 
 
 def bound(
@@ -31,40 +29,88 @@ def bound(
     return partial(function, *args[:at], info, *args[at:])
 
 
-async def call_async(function: Callable[..., Any], args: tuple[Any, ...], timeout: float | None) -> Any:
+async def call_async(
+    function: Callable[..., Any], args: tuple[Any, ...], timeout: float | None, outlasts: Callable[[], None]
+) -> Any:
+    """`outlasts` is told once if the function goes on though it was cancelled at its time-out."""
     if timeout is None:
         return await function(*args)
     async with asyncio.timeout(timeout):
-        return await function(*args)
+        watch = asyncio.get_running_loop().call_later(timeout + CANCEL_SECONDS, outlasts)
+        try:
+            return await function(*args)
+        finally:
+            watch.cancel()
 
 
 class HandlerExited(Exception):
-    """A handler in a thread called `sys.exit()`, or raised KeyboardInterrupt itself: no signal ever lands there."""
+    """A handler in a thread raised what no future takes: it called `sys.exit()`, or a `next(…)` found nothing."""
 
 
 def _contained(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """The loop would end the process, and every other instance's work with it, for what is this handler's failure."""
+    """The loop would end the process, and every other instance's work with it, for what is this handler's failure; or
+    nobody would hear of it. No signal ever lands in a thread."""
     try:
         return function(*args)
-    except ENDS_THE_TASK as error:
+    except StopIteration as error:
+        raise HandlerExited("the handler raised StopIteration: as a rule a next(…) that found nothing") from error
+    except (KeyboardInterrupt, SystemExit, GeneratorExit) as error:
         raise HandlerExited(f"the handler raised {type(error).__name__}: raise an Exception instead") from error
 
 
+class Threads:
+    """Where sync handlers run, and which of their calls are in line or under way."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._pool = ThreadPoolExecutor(size, thread_name_prefix="holdfast-step")
+        self._jobs: set[Future[Any]] = set()  # threads take out what is done
+        self._effects: set[Future[Any]] = set()
+
+    def begin(self, work: Callable[[], Any], *, effect: bool) -> Future[Any]:
+        job = self._pool.submit(work)
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
+        if effect:
+            self._effects.add(job)
+            job.add_done_callback(self._effects.discard)
+        return job
+
+    def busy(self) -> int:
+        return sum(job.running() for job in list(self._jobs))
+
+    def waiting(self) -> int:
+        """Calls that no thread has begun."""
+        return len(self._jobs) - self.busy()
+
+    def effects(self) -> list[Future[Any]]:
+        """Calls of effects that a thread has begun and that have not come back."""
+        return [job for job in list(self._effects) if job.running()]
+
+    def shutdown(self, *, wait: bool) -> None:
+        """What no thread has begun never begins. What one has begun cannot be stopped."""
+        self._pool.shutdown(wait=wait, cancel_futures=True)
+
+
 async def call_in_thread(
-    pool: ThreadPoolExecutor,
+    threads: Threads,
     function: Callable[..., Any],
     args: tuple[Any, ...],
     timeout: float | None,
     late: Callable[[asyncio.Future[Any]], None] | None = None,
 ) -> Any:
-    """`late` is told the future of a call that outlives its time-out: the thread cannot be stopped."""
-    running = asyncio.get_running_loop().run_in_executor(pool, partial(copy_context().run, _contained, function, args))
-    if timeout is None:
-        return await running
+    """`late`, of an effect, is told the future of a call that outlives its time-out: the thread cannot be stopped."""
+    effect = late is not None
+    job = threads.begin(partial(copy_context().run, _contained, function, args), effect=effect)
+    running = asyncio.wrap_future(job)
     try:
         async with asyncio.timeout(timeout):
             return await asyncio.shield(running)
-    except (TimeoutError, asyncio.CancelledError):
-        if not running.done() and late is not None:
+    except (TimeoutError, asyncio.CancelledError) as error:
+        if job.cancel() and effect:  # out of the line, so no thread will ever begin it
+            raise NotApplied("no thread was free for it in time, so it was not begun") from error
+        if running.done() and isinstance(error, TimeoutError):  # the handler's own, or it came back at the last moment
+            return running.result()
+        if late is not None:
             running.add_done_callback(late)
         raise

@@ -21,13 +21,14 @@ from holdfast.engine.turns import (
 
 class Batch:
     __slots__ = (
-        "changes", "consumed", "dead_letters", "effects", "events", "first", "more", "starts", "task_changes", "tasks",
-        "turns",
+        "after", "changes", "consumed", "dead_letters", "effects", "events", "first", "more", "starts", "task_changes",
+        "tasks", "turns",
     )  # fmt: skip
 
     def __init__(self, turns: Sequence[Turn]) -> None:
         self.turns = turns
         self.first: list[HistoryRow] = []  # one row per worker's turn: its compare-and-set
+        self.after: list[bytes] = []  # the hash that each of them follows on
         self.more: list[HistoryRow] = []
         self.changes: list[Change] = []
         self.starts: list[NewInstance] = []
@@ -40,6 +41,7 @@ class Batch:
         for turn in turns:
             if turn.history:
                 self.first.append(turn.history[0])
+                self.after.append(turn.after)
                 if len(turn.history) > 1:
                     self.more.extend(turn.history[1:])
             if turn.change is not None:
@@ -58,6 +60,12 @@ class Batch:
                 self.tasks.extend(turn.tasks)
             if turn.task_changes:
                 self.task_changes.extend(turn.task_changes)
+
+
+def lost_its_ground(turn: Turn, fence: int | None, before: bytes | None) -> bool:
+    """Whether a turn that was refused stands on what is gone. Fences only grow and rows of a history stay, so a lower
+    fence than its claim's, or another row before it than the one it follows on, is an earlier or damaged state."""
+    return fence is None or fence < turn.fence or (turn.history[0][2] > 1 and before != turn.after)
 
 
 def with_claim(turn: Turn) -> Outcome:

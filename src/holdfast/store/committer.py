@@ -14,12 +14,15 @@ from typing import Protocol
 import structlog
 
 from holdfast.engine import ids
+from holdfast.engine.interrupts import is_interrupt
 from holdfast.engine.turns import Outcome, Turn
-from holdfast.store.port import Store
+from holdfast.store.port import Store, without_values
+from holdfast.store.tended import Tended
 
 log = structlog.get_logger("holdfast.committer")
 Done = Callable[[Outcome | BaseException], None]
-# Beyond this a caller is better served by an error that says "not known yet" than by silence.
+# Beyond this a caller is better served by an error that says "not known yet" than by silence. A worker's turns have no
+# caller: they wait for a database that is away, with the results that they hold.
 GIVE_UP_SECONDS = 30.0
 
 
@@ -48,20 +51,35 @@ class Committer:
         self._moved: set[bytes] = set()  # instances that they move
         self._woken: set[bytes] = set()  # instances that they wake
         self._more = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tended: list[Tended] = []
         self._idle = asyncio.Event()
         self._idle.set()
         self.on_batch: Callable[[list[Turn]], None] | None = None
         self.batches = 0
         self.turns = 0
+        self.hurry = False  # the worker ends: what the database does not take now, it never will
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._run()) for _ in range(self.store.writers)]
+        self._tended = [Tended("committer", self._run) for _ in range(self.store.writers)]
+        for tended in self._tended:
+            tended.start()
+
+    @property
+    def is_down(self) -> bool:
+        return any(tended.is_down for tended in self._tended)
+
+    @property
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [tended.task for tended in self._tended if tended.task is not None]
 
     async def close(self) -> None:
         await self._idle.wait()
-        for task in self._tasks:
-            task.cancel()
+        await self.stop()
+
+    async def stop(self) -> None:
+        """At once: what is pending is dropped, and what is on its way may or may not arrive."""
+        for tended in self._tended:
+            tended.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def submit(self, turn: Turn, done: Done) -> None:
@@ -105,6 +123,10 @@ class Committer:
             began = loop.time()
             try:
                 outcomes = await self._settle([turn for turn, _ in batch])
+            except BaseException as error:  # cancelled in the middle: nobody must wait for an answer that never comes
+                cut_off = error if isinstance(error, Exception) else RuntimeError("the commit was cut off")
+                self._tell(batch, [cut_off] * len(batch))
+                raise
             finally:
                 self._under_way -= 1
                 self._set_free(moved, woken)
@@ -142,7 +164,9 @@ class Committer:
         for (turn, done), outcome in zip(batch, outcomes, strict=True):
             try:
                 done(outcome)
-            except Exception:
+            except BaseException as error:
+                if is_interrupt(error):
+                    raise
                 log.exception(
                     "turn_callback_failed", tenant_id=turn.tenant_id, instance_id=ids.instance_word(turn.instance_id)
                 )
@@ -245,11 +269,11 @@ class Committer:
                 outcomes.update(zip(left, found, strict=True))
                 break
             except Exception as error:
-                log.warning("commit_failed", turns=len(left), error=repr(error))
+                log.warning("commit_failed", turns=len(left), error=without_values(error))
                 if self.store.blames_the_data(error):
                     outcomes.update(await self._one_by_one(turns, left, error))
                     break
-                if loop.time() > deadline:
+                if self.hurry or (loop.time() > deadline and not self._waits_out(error)):
                     outcomes.update((n, error) for n in left)
                     break
                 await asyncio.sleep(pause)
@@ -262,6 +286,9 @@ class Committer:
             outcomes.update((n, outcome) for n, outcome in zip(left, there, strict=True) if outcome is not None)
             left = [n for n, outcome in zip(left, there, strict=True) if outcome is None]
         return [outcomes[n] for n in range(len(turns))]
+
+    def _waits_out(self, error: Exception) -> bool:
+        return self.worker_id is not None and self.store.is_away(error)
 
     async def _one_by_one(
         self, turns: list[Turn], left: list[int], error: Exception

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from holdfast.engine.turns import Turn
+from holdfast.store.tended import Tended
 
 if TYPE_CHECKING:
     from holdfast.store.postgres import PostgresStore
@@ -26,16 +27,16 @@ class Hints:
         self._work = False
         self._ended: list[bytes] = []
         self._due = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tended = [Tended("hints heard", self._listen), Tended("hints sent", self._send)]
         self._connection: Any = None
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._send())]
+        for tended in self._tended:
+            tended.start()
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for tended in self._tended:
+            await tended.stop()
         if self._connection is not None:
             self._connection.terminate()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from holdfast.engine.history import hole
+from holdfast.engine.stacks import spelled
 from holdfast.engine.turns import NewInstance, Outcome, Turn
 
 
@@ -90,6 +92,8 @@ class Claimed(NamedTuple):
     created_by: str | None
     epoch: int
     epoch_seq: int
+    seq: int  # of the history, when the instance itself last changed
+    hash: bytes | None  # of that row
     history: list[PastRow]  # of code its epoch, of a chart the last row
     events: list[PendingEvent]  # of signals the first of each name, everything else whole
     tasks: Sequence[OpenTask] = ()
@@ -105,12 +109,20 @@ def claimed(
     return Claimed(*(*row, past, events, tasks, due_at, kept))
 
 
+def missing(one: Claimed) -> str | None:
+    """What is missing of the history that came with a claim, in words; None: nothing."""
+    if one.kept or one.fence == 1:  # compared already, or not read
+        return None
+    first = max(one.epoch_seq, 1) if one.kind == "code" or not one.history else one.history[0].seq
+    return hole(one.history, first, one.seq, one.hash)
+
+
 def claimed_at_birth(born: NewInstance) -> Claimed:
     """The claim that came with the start itself: the first of its instance, and nothing has happened to it yet."""
     return Claimed(
         born.tenant_id, born.id, born.kind, born.definition_key, born.definition_version, "running", born.input, None,
         1, 1, 0, born.parent_id, born.parent_step, born.trace_id, born.created_at,
-        born.created_by, 0, 0, [], [],
+        born.created_by, 0, 0, 0, None, [], [],
     )  # fmt: skip
 
 
@@ -126,13 +138,27 @@ class HandlerRaised(Exception):
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
-        super().__init__(str(error))
+        super().__init__(type(error).__name__)  # its text may raise
+
+
+class NotBegun(Exception):
+    """A transaction step could not begin: no connection, or no lock in time. Its handler was not called."""
+
+
+def without_values(error: BaseException) -> str:
+    """An error of the database, for logs and histories: without the row that it is about, which PostgreSQL puts into
+    its details, and, where a value itself was refused, without the words that quote it."""
+    name, state = type(error).__name__, getattr(error, "sqlstate", None)
+    if state is None:
+        return name if isinstance(error, (ValueError, TypeError, OverflowError)) else spelled(error)
+    return f"{name} ({state})" if state[:2] == "22" else f"{name} ({state}): {error.args[0]}"
 
 
 class Store(Protocol):
     url: str
     dialect: str
     clock: Callable[[], int] | None
+    sessions: int  # how often a connection was made: behind a new one may be another server
     writers: int  # how many batches may be on their way at once
     batch_limit: int  # how many turns one of them may hold
 
@@ -140,8 +166,10 @@ class Store(Protocol):
     async def close(self) -> None: ...
     async def warm_up(self) -> None: ...
     def now(self) -> int: ...
+    async def look_at_clock(self) -> None: ...
     async def commit(self, worker_id: bytes | None, turns: Sequence[Turn]) -> list[Outcome]: ...
     async def look_up(self, worker_id: bytes | None, turns: Sequence[Turn]) -> list[Outcome | None]: ...
+    async def rows_there(self, rows: Sequence[Row]) -> set[bytes]: ...
     async def commit_alone(
         self, worker_id: bytes, work: Callable[[Any], Any], turn: Callable[[Any], Turn], timeout: float
     ) -> Outcome: ...
@@ -161,6 +189,8 @@ class Store(Protocol):
     ) -> bool: ...
     async def fetch_key(self, hash: bytes) -> list[tuple[Any, ...]]: ...
     async def worker_gone(self, worker_id: bytes) -> bool: ...
-    async def release_worker(self, worker_id: bytes, by: bytes, *, stopped: bool) -> int: ...
+    async def release_worker(self, worker_id: bytes, by: bytes, *, stopped: bool, gone: bool = True) -> int: ...
     def hint(self, turn: Turn) -> None: ...
     def blames_the_data(self, error: BaseException) -> bool: ...
+    def passes(self, error: BaseException) -> bool: ...
+    def is_away(self, error: BaseException) -> bool: ...

@@ -15,7 +15,7 @@ from holdfast.engine.effects import LEASE
 from holdfast.engine.errors import BadDefinition, StoreUnavailable
 from holdfast.engine.turns import Outcome, Turn
 from holdfast.store import inherited
-from holdfast.store.batch import Batch, with_claim
+from holdfast.store.batch import Batch, lost_its_ground, with_claim
 from holdfast.store.hints import Hints
 from holdfast.store.literals import Pack, packers
 from holdfast.store.port import (
@@ -25,17 +25,21 @@ from holdfast.store.port import (
     Claimed,
     HandlerRaised,
     Head,
+    NotBegun,
     OpenTask,
     PastRow,
     PendingEvent,
     Place,
     claimed,
     of_tenant,
+    without_values,
 )
 from holdfast.store.statements import statement, texts, translate
 
 Fetch = Callable[..., Awaitable[list[tuple[Any, ...]]]]
 PARTS = ("first", "more", "change", "start", "taskchange", "event", "consumed", "effect", "dead", "task")
+ENDED_ITSELF = "the handler ended the transaction itself: leave commit and rollback to Holdfast"
+OURS = "holdfast_step"  # a savepoint that is gone when a handler has ended the transaction and begun another
 SWALLOWED = (
     "the handler went on after a statement of its own had failed: PostgreSQL takes nothing more in that transaction; "
     "let the error out, or try the statement in a savepoint: async with tx.transaction()"
@@ -62,15 +66,15 @@ WRITER_SETTINGS = {
 
 _id = itemgetter(1)  # of an instance, in a row of its history or of its changes
 NOTHING_KEPT: Mapping[bytes, Head] = {}
+TRANSACTIONS_MAX = 10  # transaction steps of one process at once: each has a connection of its own
+CONNECT_SECONDS = 10.0
+CLOCK_SECONDS = 5.0  # how long the database's clock is believed to go as ours does
 BY_LEASE = "lease"  # the liveness of a worker that holds no session lock
+FRESH = 2_000_000  # two beats: a worker whose heartbeat is younger is alive, whatever its lock says
 
 
 async def _keep_session(_connection: Any) -> None:
     """Our own statements leave nothing behind in a session, so handing it back needs no round trip."""
-
-
-async def _remember_session(connection: Any) -> None:
-    inherited.session(connection)
 
 
 def commit_sql(present: Sequence[bool], *, careful: bool = False) -> str:
@@ -146,14 +150,15 @@ class PostgresCommits:
 
     async def _run(self, worker_id: bytes | None, batch: Batch, now: int, *, careful: bool) -> Written:
         rows: dict[str, Sequence[tuple[Any, ...]]] = {
-            "first": batch.first, "more": batch.more, "change": batch.changes, "start": batch.starts,
+            "first": [(*row, after) for row, after in zip(batch.first, batch.after, strict=True)],
+            "more": batch.more, "change": batch.changes, "start": batch.starts,
             "event": batch.events, "consumed": batch.consumed, "effect": batch.effects, "dead": batch.dead_letters,
             "task": batch.tasks, "taskchange": batch.task_changes,
         }  # fmt: skip
         if len(batch.changes) > 1:
             # Every batch locks rows of instances by their ids upwards, as `woken` does: else two that meet, a worker's
             # and a door's, wait for each other until the server ends one of them, a second later.
-            rows["first"], rows["change"] = sorted(batch.first, key=_id), sorted(batch.changes, key=_id)
+            rows["first"], rows["change"] = sorted(rows["first"], key=_id), sorted(batch.changes, key=_id)
         shape = (*(bool(rows[part]) for part in PARTS), careful)
         found = self._prepared.get(shape)
         if found is None:
@@ -204,6 +209,7 @@ class PostgresStore:
         no advisory lock is taken or asked for: a worker is dead when its lease is over, and not before."""
         self.url = url
         self.writers = writers
+        self.sessions = 0
         self.session_locks = session_locks
         self.settings = WRITER_SETTINGS  # of every connection
         self._wants_hints = hints
@@ -211,6 +217,8 @@ class PostgresStore:
         self._reader_count = readers
         self._writers: asyncio.LifoQueue[PostgresCommits | None] = asyncio.LifoQueue()
         self._clock = (0, 0)
+        self._transactions = asyncio.Semaphore(TRANSACTIONS_MAX)
+        self._local = 0  # by how much this machine's clock was ahead of its monotonic one when that was read
         self._pool: Any = None
         self._hints: Hints | None = None
 
@@ -224,7 +232,7 @@ class PostgresStore:
             await self._face_the_wall()
             self._pool = await asyncpg.create_pool(
                 self.url, min_size=1, max_size=self._reader_count, reset=_keep_session,
-                server_settings=self.settings, command_timeout=60, init=_remember_session,
+                server_settings=self.settings, command_timeout=60, init=self._made,
             )  # fmt: skip
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             raise StoreUnavailable(
@@ -245,12 +253,16 @@ class PostgresStore:
         if self._pool is not None:
             await self._pool.close()
 
+    async def _made(self, connection: Any) -> None:
+        self.sessions += 1
+        inherited.session(connection)
+
     async def warm_up(self) -> None:
         """Before the first turns of a worker: nothing to do, the server keeps its log's files for use again."""
 
     async def connect(self) -> Any:
         connection = await asyncpg.connect(self.url, server_settings=self.settings, command_timeout=60)
-        inherited.session(connection)
+        await self._made(connection)
         return connection
 
     # -- the second wall
@@ -279,12 +291,21 @@ class PostgresStore:
 
     async def synchronise_clock(self) -> None:
         before = time.monotonic_ns()
-        [(found,)] = await self.fetch("read_clock")
+        found = await self._pool.fetchval(statement("read_clock", "postgres").sql)
         after = time.monotonic_ns()
         self.set_clock(found, (before + after) // 2)
 
     def set_clock(self, database_us: int, monotonic_ns: int) -> None:
-        self._clock = (database_us, monotonic_ns)
+        self._clock, self._local = (database_us, monotonic_ns), _local_offset()
+
+    async def look_at_clock(self) -> None:
+        """Where nobody beats, whoever uses the store reads the database's clock again: after a while, or where this
+        machine's own was set or it was suspended, which the monotonic clock does not count."""
+        if self.clock is not None:
+            return
+        age = time.monotonic_ns() - self._clock[1]
+        if age > CLOCK_SECONDS * 1_000_000_000 or abs(_local_offset() - self._local) > 1_000_000_000:
+            await self.synchronise_clock()
 
     def now(self) -> int:
         """The database's time: read once in a while, monotonic in between."""
@@ -307,6 +328,7 @@ class PostgresStore:
     # -- statements
 
     async def fetch(self, name: str, /, **values: Any) -> list[tuple[Any, ...]]:
+        await self.look_at_clock()
         found = statement(name, "postgres")
         return list(await self._pool.fetch(found.sql, *found.bind(values)))
 
@@ -338,6 +360,17 @@ class PostgresStore:
             return str(error.sqlstate or "")[:2] in ("22", "23", "42", "54")
         return isinstance(error, (UnicodeError, TypeError, asyncpg.DataError))
 
+    def passes(self, error: BaseException) -> bool:
+        """Whether the server rolled a transaction back for what is nobody's fault: another transaction in its way, a
+        lost connection, a limit, a failover."""
+        state = str(error.sqlstate or "") if isinstance(error, asyncpg.PostgresError) else ""
+        return state[:2] in ("08", "40", "53", "58") or state[:4] == "57P0" or state in ("25006", "55P03")
+
+    def is_away(self, error: BaseException) -> bool:
+        """Whether the server cannot be reached, lets nobody in, or cannot write just now, whatever it was asked."""
+        login = str(getattr(error, "sqlstate", None) or "")[:2] in ("28", "3D")
+        return login or self.passes(error) or isinstance(error, (OSError, TimeoutError, asyncpg.InterfaceError))
+
     @asynccontextmanager
     async def _writer(self) -> AsyncIterator[PostgresCommits]:
         commits = await self._writers.get()
@@ -367,13 +400,31 @@ class PostgresStore:
                 return [Outcome.COMMITTED] * len(batch.turns)
             return [with_claim(t) if t.instance_id in kept else Outcome.COMMITTED for t in batch.turns]
         there = await self.look_up(worker_id, batch.turns)
-        fenced = worker_id is not None and not await self.fetch("worker_is_live", worker_id=worker_id)
+        why = await self._refused(worker_id, [t for t, o in zip(batch.turns, there, strict=True) if not o and t.fence])
         outcomes = []
         for turn, outcome in zip(batch.turns, there, strict=True):
             if outcome is Outcome.COMMITTED and turn.instance_id in kept:
                 outcome = with_claim(turn)
-            outcomes.append(outcome or (Outcome.FENCED if fenced and turn.fence else Outcome.MOVED))
+            outcomes.append(outcome or (why[turn.instance_id] if turn.fence else Outcome.MOVED))
         return outcomes
+
+    async def _refused(self, worker_id: bytes | None, turns: Sequence[Turn]) -> dict[bytes, Outcome]:
+        """Why turns of a worker were not written that are not there either, by instance."""
+        if not turns:
+            return {}
+        if not await self.fetch("worker_is_live", worker_id=worker_id):
+            return {turn.instance_id: Outcome.FENCED for turn in turns}
+        ground = {bytes(id_): (fence, before) for id_, fence, before in await self.fetch(
+            "look_up_grounds", tenants=[t.tenant_id for t in turns], instances=[t.instance_id for t in turns],
+            seqs=[t.history[0][2] - 1 for t in turns],
+        )}  # fmt: skip
+        nothing = (None, None)
+        return {
+            turn.instance_id: Outcome.GONE
+            if lost_its_ground(turn, *ground.get(turn.instance_id, nothing))
+            else Outcome.MOVED
+            for turn in turns
+        }
 
     async def look_up(self, worker_id: bytes | None, turns: Sequence[Turn]) -> list[Outcome | None]:
         """Which turns are there: found by the row that only this very turn could have written."""
@@ -413,45 +464,73 @@ class PostgresStore:
             found.append(None if not there else Outcome.WOKEN if woken else Outcome.COMMITTED)
         return found
 
+    async def rows_there(self, rows: Sequence[tuple[Any, ...]]) -> set[bytes]:
+        """The hashes of those of these history rows, (tenant, instance, seq, hash, …), that are there."""
+        found = await self.fetch(
+            "look_up_history", tenants=[r[0] for r in rows], instances=[r[1] for r in rows], seqs=[r[2] for r in rows]
+        )
+        return {r[0] for r in found} & {r[3] for r in rows}
+
     async def commit_alone(
         self, worker_id: bytes, work: Callable[[Any], Any], turn: Callable[[Any], Turn], timeout: float
     ) -> Outcome:
         """A transaction step: the author's writes and the turn in one transaction of their own."""
-        # The author's statements run with the database's own settings and search path, not with ours.
-        connection = await asyncpg.connect(
-            self.url, command_timeout=timeout,
-            server_settings={"application_name": "holdfast transaction", "idle_in_transaction_session_timeout": "12s"},
-        )  # fmt: skip
-        inherited.session(connection)
         try:
-            transaction = connection.transaction()
-            await transaction.start()
+            await asyncio.wait_for(self._transactions.acquire(), CONNECT_SECONDS)
+        except TimeoutError as error:
+            raise NotBegun(f"{TRANSACTIONS_MAX} transaction steps are under way, the limit of one process") from error
+        try:
+            return await self._commit_alone(worker_id, work, turn, timeout)
+        finally:
+            self._transactions.release()
+
+    async def _commit_alone(
+        self, worker_id: bytes, work: Callable[[Any], Any], turn: Callable[[Any], Turn], timeout: float
+    ) -> Outcome:
+        connection = None
+        try:
+            try:
+                # The author's statements run with the database's own settings and search path, not with ours.
+                connection = await asyncpg.connect(
+                    self.url, command_timeout=timeout, timeout=CONNECT_SECONDS,
+                    server_settings={
+                        "application_name": "holdfast transaction", "idle_in_transaction_session_timeout": "12s",
+                    },
+                )  # fmt: skip
+                inherited.session(connection)
+                transaction = connection.transaction()
+                await transaction.start()
+                await connection.execute(f"savepoint {OURS}")
+            except Exception as error:
+                raise NotBegun(without_values(error)) from error
             try:
                 async with asyncio.timeout(timeout):
                     value = await work(connection)
+                    if connection.is_closed():
+                        raise BadDefinition("the handler closed its connection: leave that to Holdfast")
                     if not connection.is_in_transaction():
-                        raise BadDefinition(
-                            "the handler ended the transaction itself: leave commit and rollback to Holdfast"
-                        )
+                        raise BadDefinition(ENDED_ITSELF)
                     batch = Batch([turn(value)])
             except Exception as error:
-                await transaction.rollback()
-                raise HandlerRaised(error) from error
+                raise HandlerRaised(error) from error  # the connection ends below, and the transaction with it
             try:
+                await connection.execute(f"release savepoint {OURS}")
                 found = await PostgresCommits(connection).join(worker_id, batch, self.now())
                 if found.won != 1:
                     await transaction.rollback()
-                    live = await self.fetch("worker_is_live", worker_id=worker_id)
-                    return Outcome.MOVED if live else Outcome.FENCED
+                    return (await self._refused(worker_id, batch.turns))[batch.turns[0].instance_id]
                 await transaction.commit()
             except asyncpg.InFailedSQLTransactionError as error:
                 raise HandlerRaised(BadDefinition(SWALLOWED)) from error
+            except asyncpg.InvalidSavepointSpecificationError as error:
+                raise HandlerRaised(BadDefinition(ENDED_ITSELF)) from error
             except asyncpg.PostgresError as error:
                 if _refused(error):
                     raise HandlerRaised(error) from error
                 raise
         finally:
-            connection.terminate()
+            if connection is not None:
+                connection.terminate()
         return Outcome.COMMITTED
 
     # -- claims
@@ -542,47 +621,61 @@ class PostgresStore:
 
     # -- workers
 
-    async def beat(self, connection: Any, worker_id: bytes) -> tuple[bool, int]:
-        """Renew the heartbeat. Answers whether this worker still lives, and the database's time."""
-        now, heartbeat_id = await connection.fetchrow(statement("beat_and_clock", "postgres").sql, worker_id)
+    async def beat(self, connection: Any, worker_id: bytes, *, held: bool = False) -> tuple[bool, int]:
+        """Renew the heartbeat. Answers whether this worker still lives, and the database's time. `held`: of one that
+        was stopped, and has a call under way."""
+        name = "beat_held" if held else "beat_and_clock"
+        now, heartbeat_id = await connection.fetchrow(statement(name, "postgres").sql, worker_id)
         return heartbeat_id is not None, now
 
     async def others(self, connection: Any, worker_id: bytes) -> list[tuple[Any, ...]]:
         return list(await connection.fetch(statement("unfenced_workers", "postgres").sql, worker_id))
 
-    async def release_on(self, connection: Any, worker_id: bytes, by: bytes, *, stopped: bool) -> int:
-        """Fence a worker and put its instances back, in one transaction."""
+    async def release_on(
+        self, connection: Any, worker_id: bytes, by: bytes, *, stopped: bool, gone: bool = True
+    ) -> int:
+        """Fence a worker and put its instances back, in one transaction. `stopped`: cleanly; not `gone`: a thread of it
+        is in a call all the same."""
         now = self.now()
         async with connection.transaction():
             await connection.execute(statement("lock_worker", "postgres").sql, worker_id)
             fence = statement("fence_worker", "postgres")
             await connection.execute(fence.sql, *fence.bind({"now": now, "by": by, "worker_id": worker_id}))
-            if stopped:
+            if stopped and gone:
                 mark = statement("mark_stopped", "postgres")
                 await connection.execute(mark.sql, *mark.bind({"now": now, "worker_id": worker_id}))
             release = statement("release_claims", "postgres")
-            status = await connection.execute(release.sql, *release.bind({"now": now, "worker_id": worker_id}))
+            status = await connection.execute(
+                release.sql, *release.bind({"now": now, "worker_id": worker_id, "stopped": stopped})
+            )
         return changed(status)
 
     async def worker_gone(self, worker_id: bytes) -> bool:
-        """A clean exit, or its session lock is free, or, where there are none, its lease is over. A network partition
-        can free the lock of a worker that lives; a lease cannot tell one that is paused from one that is dead."""
+        """A clean exit, or its session lock is free and, unless it was fenced, it has not beaten lately: one that has
+        just begun beats before it has its lock. Where there are no locks, its lease is over. A network partition can
+        free the lock of a worker that lives; a lease cannot tell one that is paused from one that is dead."""
         rows = await self.fetch("read_heartbeat", worker_id=worker_id)
         if not rows or rows[0][0] is not None:
             return True
-        _, word, heartbeat_at = rows[0]
+        _, word, heartbeat_at, fenced_at = rows[0]
+        [(now,)] = await self.fetch("read_clock")  # heartbeats are written by the database's clock, never by ours
         if not self.session_locks or word == BY_LEASE:
-            [(now,)] = await self.fetch("read_clock")  # heartbeats are written by the database's clock, never by ours
             return bool(now - heartbeat_at >= LEASE)
+        if fenced_at is None and abs(now - heartbeat_at) < FRESH:  # the clock may have been set
+            return False
         async with self._pool.acquire() as connection:
             free = await connection.fetchval("select pg_try_advisory_lock($1)", int(word))
             if free:
                 await connection.execute("select pg_advisory_unlock($1)", int(word))
         return bool(free)
 
-    async def release_worker(self, worker_id: bytes, by: bytes, *, stopped: bool) -> int:
+    async def release_worker(self, worker_id: bytes, by: bytes, *, stopped: bool, gone: bool = True) -> int:
         async with self._pool.acquire() as connection:
-            return await self.release_on(connection, worker_id, by, stopped=stopped)
+            return await self.release_on(connection, worker_id, by, stopped=stopped, gone=gone)
+
+
+def _local_offset() -> int:
+    return time.time_ns() - time.monotonic_ns()
 
 
 def _refused(error: asyncpg.PostgresError) -> bool:

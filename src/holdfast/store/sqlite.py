@@ -11,7 +11,6 @@ import fcntl
 import os
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,8 +20,10 @@ import apsw
 from holdfast.engine.errors import BadDefinition, HoldfastError, StoreUnavailable
 from holdfast.engine.turns import Change, Outcome, Turn
 from holdfast.store import inherited
-from holdfast.store.batch import Batch, with_claim
+from holdfast.store.batch import Batch, lost_its_ground, with_claim
+from holdfast.store.clock import Clock
 from holdfast.store.migrate import migrate_sqlite
+from holdfast.store.open_file import FileBusy, FileGone, OpenFile, busy
 from holdfast.store.port import (
     ALL_NAMES,
     NAMES_READ,
@@ -30,6 +31,7 @@ from holdfast.store.port import (
     Claimed,
     HandlerRaised,
     Head,
+    NotBegun,
     OpenTask,
     PastRow,
     PendingEvent,
@@ -41,9 +43,14 @@ from holdfast.store.statements import statement, texts, translate
 
 T = TypeVar("T")
 CHECKPOINT_PAGES = 4000
+BUSY_SECONDS = 30.0  # as long as a committer tries: a caller who has waited so long is told
 FILLER_BYTES = 1_000_000
 SHARED_MAX = 200  # single statements in one transaction
 CLOSED = "the store was closed: take this anew from the Holdfast that is open now, hf.instance(id)"
+REFUSALS = (
+    FileGone, apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, UnicodeError, TypeError, OverflowError
+)  # fmt: skip
+ENDED_ITSELF = "the handler ended the transaction itself: leave commit and rollback to Holdfast"
 NOTHING_KEPT: Mapping[bytes, Head] = {}
 CHUNKS = (64, 16, 4, 1)  # rows per multi-row statement: few sizes, so that few statements are prepared
 
@@ -52,7 +59,7 @@ def connect(path: str) -> apsw.Connection:
     inherited.check_database(path)
     connection = apsw.Connection(path, statementcachesize=200)
     inherited.database(connection, path)
-    connection.set_busy_timeout(60_000)
+    connection.set_busy_timeout(round(BUSY_SECONDS * 1000))
     # Plans that never look at bound values: else a statement that might use a partial index is parsed at every use.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     connection.execute("pragma journal_mode = wal")
@@ -84,48 +91,71 @@ def lengthen_log(path: str) -> None:
 class WriterThread:
     """The only thread that writes. Jobs are whole transactions; each answers on the loop that asked."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, file: OpenFile) -> None:
         self.path = path
+        self.file = file
         self._closed = False
+        self._lock = threading.Lock()  # nothing is put in line behind the end: nobody would ever answer it
         self._jobs: queue.SimpleQueue[tuple[Callable[[apsw.Connection], Any], Any, Any] | None] = queue.SimpleQueue()
         self._small: queue.SimpleQueue[tuple[str, tuple[Any, ...], Any, Any]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        connection = connect(self.path)
+        connection: apsw.Connection | None = None
         while (job := self._jobs.get()) is not None:
             work, loop, future = job
             try:
+                if connection is None:
+                    connection = connect(self.path)
                 answer, error = work(connection), None
             except BaseException as raised:
                 answer, error = None, raised
-            if connection.in_transaction:  # a job that failed half-way leaves nothing behind
+            connection = self._cleaned(connection)
+            self._answer(loop, future, answer, error)
+        if connection is not None:
+            if self.file.is_gone:  # the log at that path is not ours to move into the file and remove
+                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            connection.close()
+
+    @staticmethod
+    def _cleaned(connection: apsw.Connection | None) -> apsw.Connection | None:
+        """A job that failed half-way leaves nothing behind. None: an author's handler closed or broke the connection,
+        so the next job gets a new one."""
+        if connection is None:
+            return None
+        try:
+            if connection.in_transaction:
                 connection.execute("rollback")
-            _answer(loop, future, answer, error)
-        connection.close()
+        except apsw.Error:
+            connection.close(force=True)
+            return None
+        return connection
 
     def _refuse(self) -> None:
         if threading.current_thread() is self._thread:
             raise HoldfastError("a transaction handler cannot call Holdfast: it would wait for itself")
         if self._closed:
             raise HoldfastError(CLOSED)
+        self.file.check()
 
     def ask(self, work: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
-        self._refuse()
         future: asyncio.Future[T] = loop.create_future()
-        self._jobs.put((work, loop, future))
+        with self._lock:
+            self._refuse()
+            self._jobs.put((work, loop, future))
         return future
 
     def write(self, sql: str, bound: tuple[Any, ...]) -> asyncio.Future[int]:
         """One statement, and how many rows it changed. Those that wait at the same time share a transaction, so that
         they share the way to the disk; each has its own answer, and one that is refused takes no other with it."""
         loop = asyncio.get_running_loop()
-        self._refuse()
         future: asyncio.Future[int] = loop.create_future()
-        self._small.put((sql, bound, loop, future))
-        self._jobs.put((self._write_all, loop, loop.create_future()))
+        with self._lock:
+            self._refuse()
+            self._small.put((sql, bound, loop, future))
+            self._jobs.put((self._write_all, loop, loop.create_future()))
         return future
 
     def _write_all(self, connection: apsw.Connection) -> None:
@@ -153,21 +183,23 @@ class WriterThread:
         except Exception as error:
             answers = [(0, error)] * len(waiting)
         for (_, _, loop, future), (count, problem) in zip(waiting, answers, strict=True):
-            _answer(loop, future, count, problem)
+            self._answer(loop, future, count, problem)
+
+    def _answer(self, loop: asyncio.AbstractEventLoop, future: Any, answer: Any, error: BaseException | None) -> None:
+        if isinstance(error, apsw.BusyError):
+            error = busy(self.path, BUSY_SECONDS)
+        try:
+            loop.call_soon_threadsafe(_settle, future, answer, error)
+        except RuntimeError:
+            pass  # the loop that asked is gone; what was committed stays committed
 
     async def close(self) -> None:
-        self._closed = True
-        self._jobs.put(None)
+        with self._lock:
+            self._closed = True
+            self._jobs.put(None)
         # Not in an executor: at the end of a process none takes work any more.
         while self._thread.is_alive():
             await asyncio.sleep(0.001)
-
-
-def _answer(loop: asyncio.AbstractEventLoop, future: Any, answer: Any, error: BaseException | None) -> None:
-    try:
-        loop.call_soon_threadsafe(_settle, future, answer, error)
-    except RuntimeError:
-        pass  # the loop that asked is gone; what was committed stays committed
 
 
 def _settle(future: asyncio.Future[Any], answer: Any, error: BaseException | None) -> None:
@@ -181,6 +213,17 @@ def _settle(future: asyncio.Future[Any], answer: Any, error: BaseException | Non
 
 class _Lost(Exception):
     """A guard's count was off: some turn in this batch is not the winner."""
+
+
+def _refuse_commit() -> bool:
+    raise BadDefinition(ENDED_ITSELF)
+
+
+def _take_back(connection: apsw.Connection) -> None:
+    """What an author's handler may have set on its connection that would be asked about our own statements."""
+    connection.row_trace = connection.exec_trace = connection.authorizer = None
+    connection.set_commit_hook(None)
+    connection.set_progress_handler(None)
 
 
 class SqliteCommits:
@@ -223,7 +266,9 @@ class SqliteCommits:
             live = statement("worker_is_live", "sqlite").sql
             if connection.execute(live, (worker_id,)).fetchone() is None:
                 raise _Lost
-            guards = [(row[0], row[1], row[5]) for row in batch.first]
+            guards = [
+                (row[0], row[1], row[5], row[2], after) for row, after in zip(batch.first, batch.after, strict=True)
+            ]
             if sum(n for (n,) in self.each_chunk(connection, "commit_guard", guards, (worker_id,))) != len(guards):
                 raise _Lost
             try:
@@ -255,14 +300,21 @@ class SqliteCommits:
                 own = batch.task_changes if not people else [c for c in batch.task_changes if c.by is not None]
                 self.each_chunk(connection, "commit_task_changes", own)
         if batch.events:
-            sent = self.each_chunk(connection, "commit_events", batch.events)
+            to: dict[bytes, int] = {}
+            numbered = []
+            for event in batch.events:
+                number = to[event.instance_id] = to.get(event.instance_id, 0) + 1
+                numbered.append((*event, number))
+            sent = self.each_chunk(connection, "commit_events", numbered)
             if len(sent) != len(batch.events) and facts_decide:
                 raise _Lost
-            wakes: dict[tuple[str, bytes], int] = {}
-            for tenant_id, instance_id, _ in sent:
-                wakes[tenant_id, instance_id] = wakes.get((tenant_id, instance_id), 0) + 1
+            wakes: dict[tuple[str, bytes], tuple[int, int]] = {}
+            for tenant_id, instance_id, sent_at in sent:
+                count, newest = wakes.get((tenant_id, instance_id), (0, 0))
+                wakes[tenant_id, instance_id] = (count + 1, max(newest, sent_at))
             if wakes:
-                self.each_chunk(connection, "commit_woken", [(t, i, n, now) for (t, i), n in wakes.items()])
+                rows = [(t, i, count, newest, now) for (t, i), (count, newest) in wakes.items()]
+                self.each_chunk(connection, "commit_woken", rows)
         if batch.consumed:
             self.each_chunk(connection, "commit_consumed", batch.consumed)
         if batch.effects:
@@ -325,6 +377,7 @@ class SqliteStore:
     # One writer at a time anyway: the larger the batch, the smaller its share of the fsync.
     writers = 2
     batch_limit = 1000
+    sessions = 0
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -332,7 +385,7 @@ class SqliteStore:
         self._commits = SqliteCommits()
         self._writer: WriterThread | None = None
         self._reader: WriterThread | None = None
-        self._last = 0
+        self._clock = Clock()
         self.clock: Callable[[], int] | None = None
 
     async def open(self, *, migrate: bool) -> None:
@@ -355,8 +408,13 @@ class SqliteStore:
             raise StoreUnavailable(f"{self.path} is not a SQLite database: correct the URL") from error
         finally:
             connection.close()
-        self._writer = WriterThread(self.path)
-        self._reader = WriterThread(self.path)
+        file = OpenFile(self.path)
+        self._writer = WriterThread(self.path, file)
+        self._reader = WriterThread(self.path, file)
+        for thread in (self._writer, self._reader):
+            await thread.ask(lambda _: None)
+        file.opened()
+        self._clock.not_before((await self.fetch("newest_moment"))[0][0])
 
     async def warm_up(self) -> None:
         """Before the first turns of a worker."""
@@ -369,14 +427,11 @@ class SqliteStore:
                 await thread.close()
 
     def now(self) -> int:
-        """The machine's clock, which here is the database's too. It never runs backwards."""
-        if self.clock is not None:
-            return self.clock()
-        now = time.time_ns() // 1000
-        if now < self._last:
-            return self._last
-        self._last = now
-        return now
+        """The machine's clock, which here is the database's too. It never stands still and never runs backwards."""
+        return self._clock.now() if self.clock is None else self.clock()
+
+    async def look_at_clock(self) -> None:
+        """It is looked at whenever it is asked."""
 
     def hint(self, turn: Turn) -> None:
         """Other processes find out by polling; this one was told directly."""
@@ -437,10 +492,16 @@ class SqliteStore:
     # -- turns
 
     def blames_the_data(self, error: BaseException) -> bool:
-        """Whether the database refused a value: trying the same again cannot help."""
-        return isinstance(
-            error, (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, UnicodeError, TypeError, OverflowError)
-        )
+        """Whether the database refused a value, or is gone: trying the same again cannot help."""
+        return isinstance(error, REFUSALS)
+
+    def passes(self, error: BaseException) -> bool:
+        """Whether a transaction was rolled back for what is nobody's fault: a lock of another process, or the disk."""
+        return isinstance(error, (FileBusy, apsw.BusyError, apsw.LockedError, apsw.FullError, apsw.IOError))
+
+    def is_away(self, error: BaseException) -> bool:
+        """Whether the file cannot be opened or written just now, whatever is asked of it."""
+        return self.passes(error) or isinstance(error, (apsw.CantOpenError, apsw.ReadOnlyError))
 
     async def commit(self, worker_id: bytes | None, turns: Sequence[Turn]) -> list[Outcome]:
         now = self.now()
@@ -471,14 +532,22 @@ class SqliteStore:
             except _Lost:
                 connection.execute("rollback to turn")
                 there = self._found(connection, worker_id, turn)
-                if there is None:
-                    live = statement("worker_is_live", "sqlite").sql
-                    mine = not turn.fence or connection.execute(live, (worker_id,)).fetchone() is not None
-                    there = Outcome.MOVED if mine else Outcome.FENCED
-                outcomes.append(there)
+                outcomes.append(there or self._refused(connection, worker_id, turn))
             connection.execute("release turn")
         connection.execute("commit")
         return outcomes
+
+    @staticmethod
+    def _refused(connection: apsw.Connection, worker_id: bytes | None, turn: Turn) -> Outcome:
+        """Why a turn was not written that is not there either."""
+        if not turn.fence:
+            return Outcome.MOVED
+        if connection.execute(statement("worker_is_live", "sqlite").sql, (worker_id,)).fetchone() is None:
+            return Outcome.FENCED
+        found = statement("look_up_ground", "sqlite")
+        values = {"tenant_id": turn.tenant_id, "id": turn.instance_id, "seq": turn.history[0][2] - 1}
+        fence, before = connection.execute(found.sql, found.bind(values)).fetchone() or (None, None)
+        return Outcome.GONE if lost_its_ground(turn, fence, before) else Outcome.MOVED
 
     @staticmethod
     def _is_there(connection: apsw.Connection, turn: Turn) -> bool:
@@ -509,23 +578,40 @@ class SqliteStore:
         assert self._writer is not None
         return await self._writer.ask(lambda c: [self._found(c, worker_id, turn) for turn in turns])
 
+    async def rows_there(self, rows: Sequence[tuple[Any, ...]]) -> set[bytes]:
+        """The hashes of those of these history rows, (tenant, instance, seq, hash, …), that are there."""
+        sql = statement("look_up_history_row", "sqlite").sql
+
+        def work(connection: apsw.Connection) -> set[bytes]:
+            return {row[3] for row in rows if connection.execute(sql, row[:3]).fetchone() == (row[3],)}
+
+        assert self._reader is not None
+        return await self._reader.ask(work)
+
     async def commit_alone(
         self, worker_id: bytes, work: Callable[[Any], Any], turn: Callable[[Any], Turn], timeout: float
     ) -> Outcome:
-        """A transaction step: the author's writes and the turn in one transaction, on the writer's thread."""
+        """A transaction step: the author's writes and the turn in one transaction, on the writer's thread.
+
+        On a connection of its own: a trace, a pragma or a hook that the author leaves on one must not meet others."""
         now = self.now()
 
         def whole(connection: apsw.Connection) -> Outcome:
-            connection.execute("begin immediate")
+            try:
+                connection.execute("begin immediate")
+            except apsw.Error as error:
+                raise NotBegun(repr(error)) from error
+            # The author's own `commit` is turned into a rollback: what it wrote would stay without the step's row.
+            connection.set_commit_hook(_refuse_commit)
             timer = threading.Timer(timeout, connection.interrupt)
             timer.start()
             try:
-                batch = Batch([turn(work(connection))])
+                value = work(connection)
+                _take_back(connection)
+                batch = Batch([turn(value)])
                 if not connection.in_transaction:
-                    raise BadDefinition(
-                        "the handler ended the transaction itself: leave commit and rollback to Holdfast"
-                    )
-            except Exception as error:
+                    raise BadDefinition(ENDED_ITSELF)
+            except BaseException as error:  # no signal lands in this thread: whatever it is, the handler raised it
                 raise HandlerRaised(error) from error
             finally:
                 timer.cancel()
@@ -533,16 +619,29 @@ class SqliteStore:
                 self._commits.apply(connection, worker_id, batch, now)
             except _Lost:
                 connection.execute("rollback")
-                live = statement("worker_is_live", "sqlite").sql
-                return Outcome.MOVED if connection.execute(live, (worker_id,)).fetchone() else Outcome.FENCED
+                return self._refused(connection, worker_id, batch.turns[0])
+            except apsw.Error as error:
+                if self.passes(error):
+                    raise
+                raise HandlerRaised(error) from error  # of what it did to its connection: a pragma, a table of our name
             try:
                 connection.execute("commit")
             except apsw.ConstraintError as error:  # a deferred one, so the author's: ours are looked at in `apply`
                 raise HandlerRaised(error) from error
             return Outcome.COMMITTED
 
+        def alone(_: apsw.Connection) -> Outcome:
+            try:
+                own = connect(self.path)
+            except apsw.Error as error:
+                raise NotBegun(repr(error)) from error
+            try:
+                return whole(own)
+            finally:
+                own.close(force=True)
+
         assert self._writer is not None
-        return await self._writer.ask(whole)
+        return await self._writer.ask(alone)
 
     # -- claims
 
@@ -668,12 +767,13 @@ class SqliteStore:
         rows = await self.fetch("read_worker", worker_id=worker_id)
         return not rows or rows[0][0] is not None or self.lock_is_free(rows[0][1])
 
-    async def release_worker(self, worker_id: bytes, by: bytes, *, stopped: bool) -> int:
-        """Fence a worker and put its instances back, in one transaction."""
-        values = {"now": self.now(), "by": by, "worker_id": worker_id}
+    async def release_worker(self, worker_id: bytes, by: bytes, *, stopped: bool, gone: bool = True) -> int:
+        """Fence a worker and put its instances back, in one transaction. `stopped`: cleanly; not `gone`: a thread of it
+        is in a call all the same."""
+        values = {"now": self.now(), "by": by, "worker_id": worker_id, "stopped": stopped}
 
         def work(connection: apsw.Connection) -> int:
-            names = ["fence_worker", "mark_stopped"] if stopped else ["fence_worker"]
+            names = ["fence_worker", "mark_stopped"] if stopped and gone else ["fence_worker"]
             for name in [*names, "release_claims"]:
                 found = statement(name, "sqlite")
                 connection.execute(found.sql, found.bind(values))

@@ -64,7 +64,8 @@ class ChartExecution(UnderClaim):
             self.left.update(self.snapshot.left)
             if self.snapshot.paused is not None:
                 self.paused = Pause(**self.snapshot.paused)
-        elif claimed.history:  # paused before it could begin: that is all that its last row is about
+        elif claimed.history and claimed.history[-1].type != h.INSTANCE_PARKED:
+            # Paused before it could begin: that is all that its last row is about.
             words = codec.decode(claimed.history[-1].payload)
             self.paused = msgspec.convert(words.get("paused", words), Pause)
 
@@ -73,15 +74,9 @@ class ChartExecution(UnderClaim):
     def begin(self) -> None:
         claimed = self.claimed
         if not claimed.history:
-            words = {
-                "definition": claimed.definition_key, "version": claimed.definition_version, "hash": self.chart.hash,
-                "input_hash": codec.digest(claimed.input),
-            } | ({"created_by": claimed.created_by} if claimed.created_by else {})  # fmt: skip
-            self.record(h.INSTANCE_STARTED, claimed.definition_key, codec.encode(words))
+            self.started({})
         if claimed.attempts > self.worker.attempts_limit:
-            for row in claimed.tasks:
-                tasks.close(self, row, "its instance took its worker down again and again")
-            self.bury()
+            endings.bury(self)
             return
         if self.snapshot is not None:
             if self.snapshot.ending is not None:
@@ -91,6 +86,14 @@ class ChartExecution(UnderClaim):
             if self.undo is not None:
                 endings.drop_open(self)
         self.decide()
+
+    def started(self, more: dict[str, Any]) -> None:
+        claimed = self.claimed
+        words = {
+            "definition": claimed.definition_key, "version": claimed.definition_version, "hash": self.chart.hash,
+            "input_hash": codec.digest(claimed.input),
+        } | ({"created_by": claimed.created_by} if claimed.created_by else {})  # fmt: skip
+        self.record(h.INSTANCE_STARTED, claimed.definition_key, codec.encode(words | more))
 
     def _start(self) -> bool:
         try:
@@ -414,7 +417,9 @@ class ChartExecution(UnderClaim):
         for call in ready:
             call.state.phase = Phase.RUNNING
             self.running[call.key] = None
-            if call.kind == "effect" and call.state.next == "start":
+            if call.kind != "effect":
+                settling.started(self, call)
+            elif call.state.next == "start":
                 effects.reserve(self, call)
         if not ready and not self.running and not self.more and not self.lacking():
             self._hand_back()

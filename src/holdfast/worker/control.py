@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 
 def hear(ex: UnderClaim) -> None:
-    """Take what says whether the instance may move at all, in order, up to a request to end it."""
+    """Take what says whether the instance may move at all, in order, up to a request to end it that can be taken."""
     for event in ex.events.orders:
         if event.kind == "cancel":
-            return
+            if ex.can_end:
+                return
+            continue
         if event.kind == "pause":
             pause(ex, event)
         elif event.kind == "resume":
@@ -74,8 +76,9 @@ def _cut_undo(ex: Execution) -> str | None:
     if undo.current is not None and undo.retry_at is not None:
         undo.retry_at = min(undo.retry_at, now)
         return undo.current.key
-    for key, (type_, words) in ex.replay.journal.undone.items():
-        if type_ == h.COMPENSATION_RETRIED and key not in undo.done:
+    for key, recorded in ex.replay.journal.undone.items():
+        words = recorded.opened
+        if words is not None and words.retry_at and not words.unknown and not recorded.answer_seq:
             words.retry_at = min(words.retry_at, now)
             return key
     return None

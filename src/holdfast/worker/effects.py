@@ -13,11 +13,21 @@ import msgspec
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.calendar import moment_text
-from holdfast.engine.effects import AskPerson, Found, LookUp, Repeat, after_unknown, known_from, opens_at
+from holdfast.engine.effects import (
+    AskPerson,
+    Found,
+    LookUp,
+    Repeat,
+    after_unknown,
+    known_from,
+    mode_changed,
+    opens_at,
+    settles_at,
+)
 from holdfast.engine.journal import RowWords
-from holdfast.engine.replay import Call
-from holdfast.engine.retry import GiveUp, RetryAt, after_failure, storable
-from holdfast.engine.stacks import error_payload
+from holdfast.engine.replay import Call, Undoing
+from holdfast.engine.retry import SECOND, GiveUp, RetryAt, pause
+from holdfast.engine.stacks import error_payload, message_of
 from holdfast.engine.turns import EffectRow
 from holdfast.store.port import PendingEvent
 from holdfast.worker.standing import EffectStanding, Phase
@@ -26,6 +36,9 @@ if TYPE_CHECKING:
     from holdfast.worker.turns import UnderClaim
 
 LOOKUPS_MAX = 10
+THREAD_PAUSE = 30 * SECOND  # until the next lookup, while a thread is in the call
+LOST = {"type": "WorkerLost", "message": "the worker that made the call was lost before it reported"}
+CHANGED = {"type": "ModeChanged", "message": "the code gives the effect another mode than it was begun with"}
 
 
 def open_effect(ex: UnderClaim, call: Call, opened: RowWords | None, opened_type: str) -> None:
@@ -33,18 +46,15 @@ def open_effect(ex: UnderClaim, call: Call, opened: RowWords | None, opened_type
     standing: EffectStanding = call.state
     if opened is None:
         return
-    standing.attempt = opened.attempt
-    standing.first_started_at = opened.first_started_at
-    standing.started_at = opened.started_at
-    standing.not_after = opened.not_after
-    standing.opens_at = opened.opens_at
-    standing.lookups = opened.lookups
-    standing.unknown = opened.unknown
-    standing.returned, standing.escaped = opened.returned, opened.escaped
+    read_standing(standing, opened)
     if opened_type == h.EFFECT_STARTED:
-        standing.escaped = True
-        lost = {"type": "WorkerLost", "message": "the worker that made the call was lost before it reported"}
-        _unknown(ex, call, lost, quiet_at=standing.opens_at)
+        standing.escaped = standing.unknown = True
+    goes_on_by_itself = opened_type in (h.EFFECT_STARTED, h.EFFECT_RETRIED) or bool(opened.retry_at)
+    if standing.unknown and goes_on_by_itself and opened.mode not in ("", call.spec.mode):
+        # Begun under one mode, it is never repeated under another's rules: what they build on was not promised then.
+        ask_person(ex, call, mode_changed(opened.mode, call.spec.mode), LOST if standing.escaped else CHANGED)
+    elif opened_type == h.EFFECT_STARTED:
+        unknown(ex, call, LOST, quiet_at=standing.opens_at)
     elif opened_type == h.EFFECT_RETRIED:
         standing.next = "start"
         standing.wait_until(opened.retry_at)
@@ -56,6 +66,18 @@ def open_effect(ex: UnderClaim, call: Call, opened: RowWords | None, opened_type
     else:  # EFFECT_RESOLVED: it did not happen, start it again
         standing.attempt += 1
         standing.unknown = False
+
+
+def read_standing(standing: EffectStanding, opened: RowWords) -> None:
+    standing.attempt = opened.attempt
+    standing.first_started_at = opened.first_started_at
+    standing.started_at = opened.started_at
+    standing.not_after = opened.not_after
+    standing.opens_at = opened.opens_at
+    standing.settles_at = opened.settles_at or opened.opens_at
+    standing.lookups = opened.lookups
+    standing.unknown = opened.unknown
+    standing.returned, standing.escaped = opened.returned, opened.escaped
 
 
 def reserve(ex: UnderClaim, call: Call) -> None:
@@ -70,7 +92,7 @@ def reserve(ex: UnderClaim, call: Call) -> None:
     if standing.unknown:  # a repeat under the same key: it must begin while the provider still knows the key
         standing.not_after = min(standing.not_after, standing.first_started_at + call.spec.window)
     standing.opens_at = opens_at(standing.not_after, call.spec.policy.timeout)
-    ex.record(h.EFFECT_STARTED, call.key, b'{"args":' + call.args + b"," + codec.encode(standing_words(call))[1:])
+    ex.record_of(call, h.EFFECT_STARTED, b'{"args":' + call.args + b"," + codec.encode(standing_words(call))[1:])
     _row(ex, call, "started")
     if ex.worker.verbose:
         ex.worker.note(ex, "effect_started", step=call.key, attempt=standing.attempt, mode=call.spec.mode)
@@ -100,13 +122,14 @@ def arrived(ex: UnderClaim, call: Call, value: Any, error: BaseException | None)
             _failed(ex, call, error_payload(error))
         case "not_applied" if standing.unknown:
             # It says that this attempt never left; an earlier one may have been done all the same.
-            _unknown(ex, call, error_payload(error), quiet_at=ex.worker.now())
+            unknown(ex, call, error_payload(error), quiet_at=ex.worker.now())
         case "not_applied":
             _not_applied(ex, call, error)
         case "unknown":
-            # A sync handler that timed out cannot be stopped: until `opens_at` it may still act.
-            late = isinstance(error, TimeoutError) and not call.spec.signature.is_async
-            _unknown(ex, call, error_payload(error), quiet_at=standing.opens_at if late else ex.worker.now())
+            # A sync handler that timed out or was cut off cannot be stopped: until `opens_at` it may still act.
+            cut_off = isinstance(error, (TimeoutError, asyncio.CancelledError))
+            late = cut_off and not call.spec.signature.is_async
+            unknown(ex, call, error_payload(error), quiet_at=standing.opens_at if late else ex.worker.now())
 
 
 def _succeeded(ex: UnderClaim, call: Call, value: Any, via: str) -> None:
@@ -115,12 +138,15 @@ def _succeeded(ex: UnderClaim, call: Call, value: Any, via: str) -> None:
         result = codec.encode(value, "the result of", ex.worker.payload_limit, call.key)
         codec.decoder_for(call.type)(result)
     except Exception as refused:
-        # It happened, and its receipt cannot be kept: repeating would double it, so a person says what it was.
-        ask_person(ex, call, f"it happened, but its result cannot be stored: {refused}", error_payload(refused))
-        return
+        if not isinstance(call, Undoing):
+            # It happened, and its receipt cannot be kept: repeating would double it, so a person says what it was.
+            reason = f"it happened, but its result cannot be stored: {message_of(refused)}"
+            ask_person(ex, call, reason, error_payload(refused))
+            return
+        result = b"null"  # nobody waits for what a compensation returns
     words = codec.encode({"attempt": standing.attempt, "via": via})
     payload = words[:-1] + b',"args":' + call.args + b',"result":' + result + b"}"
-    ex.record(h.EFFECT_SUCCEEDED, call.key, payload)
+    ex.record_of(call, h.EFFECT_SUCCEEDED, payload)
     _row(ex, call, "succeeded", receipt=result)
     ex.release(call, h.EFFECT_SUCCEEDED, RowWords(result=msgspec.Raw(result), attempt=standing.attempt))
 
@@ -134,8 +160,7 @@ def _failed(ex: UnderClaim, call: Call, error: dict[str, Any]) -> None:
 def _not_applied(ex: UnderClaim, call: Call, error: BaseException) -> None:
     standing: EffectStanding = call.state
     standing.unknown = False
-    now = ex.worker.now()
-    match after_failure(standing.attempt, call.spec.policy, error, now, ex.worker.entropy.random()):
+    match ex.verdict(call, standing.attempt, error):
         case RetryAt(at) if not ex.unwanted(call):
             _wait_to_start(ex, call, at, error_payload(error))
         case RetryAt() | GiveUp():
@@ -145,22 +170,24 @@ def _not_applied(ex: UnderClaim, call: Call, error: BaseException) -> None:
 def _wait_to_start(ex: UnderClaim, call: Call, at: int, error: dict[str, Any]) -> None:
     standing: EffectStanding = call.state
     words = {"retry_at": at, "error": error, "max_attempts": call.spec.policy.max_attempts}
-    ex.record(h.EFFECT_RETRIED, call.key, codec.encode(standing_words(call) | words))
+    ex.record_of(call, h.EFFECT_RETRIED, codec.encode(standing_words(call) | words))
     _row(ex, call, "outcome_unknown" if standing.unknown else "failed", last_error=_last(call, error))
     standing.next = "start"
     _wait(ex, call, at)
 
 
-def _unknown(ex: UnderClaim, call: Call, error: dict[str, Any], *, quiet_at: int) -> None:
+def unknown(ex: UnderClaim, call: Call, error: dict[str, Any], *, quiet_at: int) -> None:
     standing: EffectStanding = call.state
     standing.unknown = True
     spec = call.spec
+    standing.settles_at = settles_at(quiet_at, standing.opens_at, spec.settle_after)
     verdict = after_unknown(
         spec.mode, standing.attempt, spec.policy, standing.first_started_at, spec.window, ex.worker.now(), quiet_at,
         ex.worker.entropy.random(),
     )  # fmt: skip
     match verdict:
-        case Repeat(at):
+        case Repeat(at, mistake):
+            ex.warn_of_backoff(call, mistake)
             _wait_to_start(ex, call, at, error)
         case LookUp(at):
             _wait_to_look_up(ex, call, at, error)
@@ -170,7 +197,7 @@ def _unknown(ex: UnderClaim, call: Call, error: dict[str, Any], *, quiet_at: int
 
 def _wait_to_look_up(ex: UnderClaim, call: Call, at: int, error: dict[str, Any]) -> None:
     call.state.next = "lookup"
-    ex.record(h.EFFECT_UNKNOWN, call.key, codec.encode(standing_words(call) | {"retry_at": at, "error": error}))
+    ex.record_of(call, h.EFFECT_UNKNOWN, codec.encode(standing_words(call) | {"retry_at": at, "error": error}))
     _row(ex, call, "outcome_unknown", last_error=_last(call, error))
     _wait(ex, call, at)
 
@@ -181,9 +208,8 @@ def ask_person(ex: UnderClaim, call: Call, reason: str, error: dict[str, Any]) -
         _failed(ex, call, error)
         return
     standing: EffectStanding = call.state
-    reason = storable(reason)  # an author's message may be in it
     standing.next, standing.reason, standing.unknown = "person", reason, True
-    ex.record(h.EFFECT_UNKNOWN, call.key, codec.encode(standing_words(call) | {"reason": reason, "error": error}))
+    ex.record_of(call, h.EFFECT_UNKNOWN, codec.encode(standing_words(call) | {"reason": reason, "error": error}))
     _row(ex, call, "outcome_unknown", last_error=_last(call, error, codec.schema_of(call.type)), reason=reason)
     _wait(ex, call, None)
     ex.worker.note(ex, "effect_outcome_unknown", "error", step=call.key, reason=reason)
@@ -197,11 +223,18 @@ def _looked_up(ex: UnderClaim, call: Call, value: Any, error: BaseException | No
         if standing.lookups >= LOOKUPS_MAX:
             ask_person(ex, call, f"{standing.lookups} lookups failed", error_payload(error))
             return
-        delay = call.spec.policy.backoff.delay(standing.lookups, ex.worker.entropy.random())
-        at = ex.worker.now() + round(delay.total_seconds() * 1_000_000)
-        _wait_to_look_up(ex, call, at, error_payload(error))
+        delay, mistake = pause(call.spec.policy, standing.lookups, ex.worker.entropy.random())
+        ex.warn_of_backoff(call, mistake)
+        _wait_to_look_up(ex, call, ex.worker.now() + delay, error_payload(error))
     elif value is not None:
         _succeeded(ex, call, value.result if isinstance(value, Found) else value, "lookup")
+    elif standing.asked_at < standing.settles_at:
+        early = {"type": "LookupError", "message": "the provider does not know the key; it may still book the call"}
+        _wait_to_look_up(ex, call, standing.settles_at, early)
+    elif standing.asked_in_call:
+        # A thread cannot be stopped: for as long as one is in the call, it may still act, whatever its time-out was.
+        alive = {"type": "LookupError", "message": "the provider does not know the key; a thread may be in the call"}
+        _wait_to_look_up(ex, call, ex.worker.now() + THREAD_PAUSE, alive)
     else:
         standing.next = "start"
         _not_applied(ex, call, LookupError("the provider does not know the key: it did not happen"))
@@ -233,7 +266,7 @@ def resolved(ex: UnderClaim, call: Call, event: PendingEvent) -> bool:
         # in an earlier epoch, which was settled without it: noted, it decides nothing.
         ex.record(h.INSTANCE_RESUMED, f"resolution of {call.key}", event.payload)
         return True
-    ex.record(h.EFFECT_RESOLVED, call.key, codec.encode(standing_words(call) | words))
+    ex.record_of(call, h.EFFECT_RESOLVED, codec.encode(standing_words(call) | words))
     said = {"resolution": choice, "resolved_by": words["actor"], "reason": words["reason"]}
     if ex.worker.verbose:
         ex.worker.note(ex, "effect_resolved", step=call.key, resolution=choice, actor=words["actor"])
@@ -242,11 +275,12 @@ def resolved(ex: UnderClaim, call: Call, event: PendingEvent) -> bool:
         try:
             codec.decoder_for(call.type)(result)
         except Exception as refused:
-            reason = f"the result that {words['actor']} gave does not fit what the handler returns: {refused}"
+            misfit = message_of(refused)
+            reason = f"the result that {words['actor']} gave does not fit what the handler returns: {misfit}"
             ask_person(ex, call, reason, error_payload(refused))
             return True
         payload = codec.encode({"attempt": standing.attempt, "via": "person"})
-        ex.record(h.EFFECT_SUCCEEDED, call.key, payload[:-1] + b',"args":' + call.args + b',"result":' + result + b"}")
+        ex.record_of(call, h.EFFECT_SUCCEEDED, payload[:-1] + b',"args":' + call.args + b',"result":' + result + b"}")
         _row(ex, call, "resolved", receipt=result, **said)
         ex.release(call, h.EFFECT_SUCCEEDED, RowWords(result=msgspec.Raw(result), attempt=standing.attempt))
     elif choice == "abort":
@@ -259,7 +293,8 @@ def resolved(ex: UnderClaim, call: Call, event: PendingEvent) -> bool:
         ex.answer(call, h.EFFECT_FAILED, {"attempt": standing.attempt, "error": error})
     else:
         _row(ex, call, "resolved", **said)
-        ex.waits -= 1
+        if (call.kind, call.key) in ex.open:
+            ex.waits -= 1
         standing.ready()
         standing.next, standing.unknown = "start", False
         standing.attempt += 1
@@ -290,9 +325,9 @@ def standing_words(call: Call) -> dict[str, Any]:
     return {
         "attempt": standing.attempt, "mode": call.spec.mode, "first_started_at": standing.first_started_at,
         "started_at": standing.started_at, "not_after": standing.not_after, "opens_at": standing.opens_at,
-        "lookups": standing.lookups, "unknown": standing.unknown, "returned": standing.returned,
-        "escaped": standing.escaped,
-    }  # fmt: skip
+        "settles_at": standing.settles_at, "lookups": standing.lookups, "unknown": standing.unknown,
+        "returned": standing.returned, "escaped": standing.escaped,
+    } | ({"compensate": True} if call.spec.compensate is not None else {})  # fmt: skip
 
 
 def _row(ex: UnderClaim, call: Call, state: str, **fields: Any) -> None:

@@ -11,7 +11,7 @@ from holdfast.engine.errors import HoldfastError
 from holdfast.engine.stacks import causes_from
 from holdfast.engine.turns import ALWAYS, DeadLetter
 from holdfast.store.port import PendingEvent
-from holdfast.worker import children, settling
+from holdfast.worker import children, settling, tasks
 from holdfast.worker.tasks import TaskCall
 from holdfast.worker.undo import Undo
 
@@ -65,6 +65,20 @@ def cancel(ex: ChartExecution, event: PendingEvent) -> None:
     begin(ex, "cancelled", error)
 
 
+def bury(ex: ChartExecution) -> None:
+    """It took its worker down again and again: none of its handlers is called any more. Nothing of a chart is undone,
+    but what may have happened is settled by a person before it ends."""
+    for row in ex.claimed.tasks:
+        if not tasks.leave_to_person(ex, row, "its instance took its workers down, so only a person can find out"):
+            tasks.close(ex, row, "its instance took its worker down again and again")
+    ex.paused = None
+    begin(ex, "failed", ex.poison())
+    if ex.open:
+        ex.decide()
+    else:
+        finish(ex)
+
+
 def begin(ex: ChartExecution, status: str, error: dict[str, Any] | None) -> None:
     """Nothing new begins. What may have happened is settled first; the rest is dropped."""
     ex.undo = Undo(status, error or {})
@@ -80,7 +94,7 @@ def drop_open(ex: ChartExecution) -> None:
     assert ex.undo is not None
     for call in list(ex.open.values()):
         assert isinstance(call, TaskCall)
-        settling.drop(ex, call, f"the instance is {ex.undo.status}")
+        settling.drop(ex, call, f"the instance is {ex.undo.status}", cancelled=ex.undo.status == "cancelled")
 
 
 def go_on(ex: ChartExecution, words: dict[str, Any]) -> None:

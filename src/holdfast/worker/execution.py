@@ -19,16 +19,17 @@ from holdfast.engine import history as h
 from holdfast.engine.calendar import moment_text
 from holdfast.engine.context import Context
 from holdfast.engine.errors import HoldfastError
-from holdfast.engine.journal import PARKED, RowWords, read, words_from
+from holdfast.engine.journal import AS_COMPENSATION, PARKED, RowWords, read, words_from
 from holdfast.engine.mistakes import mistake_in
-from holdfast.engine.replay import Call, Replay
-from holdfast.engine.retry import GiveUp, RetryAt, after_failure, storable
+from holdfast.engine.replay import Call, Replay, Undoing
+from holdfast.engine.retry import GiveUp, RetryAt, storable
 from holdfast.engine.scope import SCOPE
 from holdfast.engine.signatures import StepInfo
 from holdfast.engine.stacks import error_payload, traceback_text, without_machinery
 from holdfast.engine.turns import ALWAYS, NewInstance, Turn
 from holdfast.store.port import Claimed, PendingEvent
-from holdfast.worker import control, effects, forks, undo
+from holdfast.worker import control, effects, forks, unasked, undo
+from holdfast.worker.inbox import sent
 from holdfast.worker.running import step_info
 from holdfast.worker.standing import EffectStanding, Phase, Standing
 from holdfast.worker.turns import UnderClaim, sent_by, source_line
@@ -41,6 +42,7 @@ body_log = structlog.get_logger("holdfast.workflow")
 RUNNABLE = ("step", "transaction", "effect")
 BODY_BYTES = 20_000  # a suspended body with its calls, estimated
 ROW_BYTES = 300  # what it may keep of one call that was answered while it lived, beside its result, estimated
+NEVER = 1 << 62  # microseconds
 ENTRIES_OF_TURN = 100  # once there are as many, no more is answered in the same turn: the loop serves neighbours, too
 
 
@@ -55,9 +57,10 @@ class Execution(UnderClaim):
     # -- between two claims
 
     def rests(self) -> bool:
-        """Whether its body may stay in memory: nothing but timers, signals and children is open, and nothing is odd."""
+        """Whether its body may stay in memory: nothing but timers, signals and children is open, and nothing is odd.
+        One that was parked before its body was begun has none: the next word would find nothing asked for."""
         replay = self.replay
-        plain = self.undo is None and self.paused is None and replay.difference is None
+        plain = self.undo is None and self.paused is None and replay.difference is None and replay.main is not None
         return (
             plain and not self.restarted and not replay.closed and not replay.done and not replay.asked
             and not (self.running or self.arrived or self.transactions or self.entries or self.context.soft)
@@ -114,6 +117,8 @@ class Execution(UnderClaim):
 
     def transaction_turn(self, call: Call, entries: list[tuple[str, str, bytes]], result: bytes) -> Turn:
         payload = completed_payload(call, result, call.state.attempt)
+        if call.spec.compensate is not None:
+            payload = payload[:-1] + b',"compensate":true}'
         return self.seal_turn([*entries, (h.TRANSACTION_COMMITTED, call.key, payload)])
 
     # -- from the claim on
@@ -129,8 +134,37 @@ class Execution(UnderClaim):
             self.started({})
         if poison:
             self.bury()
+        elif self.replay.journal.poison and all(order.kind == "pause" for order in self.events.orders):
+            self._stay_buried()
+        else:
+            self.go()
+
+    def bury(self) -> None:
+        """Its code is not run any more. Where its journal owes something, only its code can settle or undo that: it
+        stands still until a person has it cancelled, which undoes, or tried again."""
+        if self.replay.journal.forgotten() is None:
+            super().bury()
             return
-        self.go()
+        words = self.poison()
+        self._stand_buried(
+            f"{words['message']}; it owes what it has begun: mend its code, then retry it, or cancel it to have that "
+            "undone"
+        )
+
+    def _stay_buried(self) -> None:
+        """What has come is no order to try again: a person's word about an effect is settled by the journal. A pause
+        stays in line: it stands still as it is, and to hear it would run the body."""
+        while unasked.settle(self):
+            pass
+        self._stand_buried(self.replay.journal.poison)
+
+    def _stand_buried(self, difference: str) -> None:
+        self.parked = True
+        unasked.show_at_desk(self)
+        self.record(h.INSTANCE_PARKED, "", codec.encode({"difference": difference, "poison": True}))
+        status = "compensating" if self.replay.journal.ending_type else "waiting"
+        self.submit(status=status, waiting_on=PARKED + difference)
+        self.worker.note(self, "parked", "error", on=difference)
 
     def started(self, more: dict[str, Any]) -> None:
         """The first row of its history."""
@@ -159,7 +193,10 @@ class Execution(UnderClaim):
             self.replay.begin(self.definition.function, self.context, given)
         finally:
             SCOPE.reset(token)
-        self._compare_end()
+        if self.replay.journal.ending_type and self.replay.difference is None:
+            while unasked.settle(self):
+                pass
+            self.replay.difference = self.replay.journal.forgotten()
         if self.replay.journal.ending_type and self.replay.difference is None:
             self._collect()
             undo.resume(self)
@@ -177,14 +214,14 @@ class Execution(UnderClaim):
                 control.hear(self)  # before anything that it asks for is begun
             if replay.asked or self.context.soft:
                 self._collect()
-            if self.events.any and self._said():
+            if self.events.any and (self._said() or unasked.settle(self)):
                 continue
             if self.paused is not None:
                 break
             if replay.journal.calls:
                 self._compare_end()
             if replay.difference is not None:
-                self._park()
+                self._stop()
                 return
             if self.undo is None and replay.restart is not None:
                 self._restart(replay.restart)
@@ -212,11 +249,12 @@ class Execution(UnderClaim):
         self._dispatch()
 
     def _compare_end(self) -> None:
-        """A body must not come to its end without what its journal has open. What runs is awaited first."""
+        """A body must not come to its end without what its journal has open or owes."""
         replay = self.replay
         ends = replay.done or replay.restart is not None
-        if ends and self.undo is None and replay.difference is None and not self.running:
-            replay.difference = replay.forgotten()
+        if ends and self.undo is None and replay.difference is None:
+            completes = replay.restart is None and replay.outcome()[1] is None
+            replay.difference = replay.journal.forgotten(completes=completes)
 
     def _unfinished(self) -> bool:
         """A workflow that returned without awaiting everything ends when what it started has settled."""
@@ -226,7 +264,10 @@ class Execution(UnderClaim):
         """Take a request to end it, or to try again at once. One that contradicts its journal cannot be ended."""
         for event in self.events.orders:
             if event.kind == "cancel" and self.replay.difference is None:
-                if self.undo is None:
+                if self.undo is None and (forgotten := self.replay.journal.forgotten()) is not None:
+                    self.replay.difference = f"it cannot be cancelled as it stands: {forgotten}"
+                    self.paused = None  # the word came after the pause, and is what it now stands still for
+                elif self.undo is None:
                     undo.begin_cancel(self, event)
                 else:  # it is ending already: the request is noted, and lifts a pause like any other
                     self.consume(event)
@@ -262,6 +303,8 @@ class Execution(UnderClaim):
         opened = recorded.opened if recorded is not None else None
         standing = call.state = EffectStanding() if kind == "effect" else Standing()
         if kind == "effect":
+            if recorded is None and self.replay.journal.calls:
+                self._compare_names(call)
             effects.open_effect(self, call, opened, recorded.opened_type if recorded is not None else "")
         elif kind in ("step", "transaction"):
             if opened is None:
@@ -292,6 +335,17 @@ class Execution(UnderClaim):
         if standing.phase is not Phase.READY:
             self.waits += 1
 
+    def _compare_names(self, call: Call) -> None:
+        """A new effect does not begin while the body has not asked again for one that may have happened: it may be the
+        same under another name, and would be made twice."""
+        waiting = self.replay.journal.unasked_effects()
+        if waiting and self.replay.difference is None:
+            names = ", ".join(map(repr, list(waiting)[:5]))
+            self.replay.difference = (
+                f"nobody knows the outcome of effect {names} yet, and the code asks for effect {call.key!r} before it: "
+                "if that is its new name, it would be made twice; give it back its name, or settle it first"
+            )
+
     def _open_child(self, call: Call, opened: RowWords | None) -> bool:
         call.state.wait_until(None)
         if opened is not None:
@@ -304,6 +358,8 @@ class Execution(UnderClaim):
             return False
         child = ids.child_id(self.tenant_id, self.id, call.key, self.epoch)
         words = {"child_id": ids.instance_word(child), "workflow": definition.key, "version": definition.version}
+        if spec.compensate is not None:
+            words["compensate"] = True
         self.record(h.CHILD_STARTED, call.key, args_head(call) + b"," + codec.encode(words)[1:])
         now = self.worker.now()
         self.beyond_history()
@@ -333,21 +389,43 @@ class Execution(UnderClaim):
     def answer(self, call: Call, type_: str, words: dict[str, Any]) -> None:
         """Record an answer and release it."""
         payload = codec.encode(words)
-        self.record(type_, call.key, payload)
+        self.record_of(call, type_, payload)
         self.release(call, type_, words_from(payload))
 
+    def record_of(self, call: Call, type_: str, payload: bytes) -> None:
+        if isinstance(call, Undoing):
+            self.record(AS_COMPENSATION[type_], call.undoes.key, payload)
+        else:
+            self.record(type_, call.key, payload)
+
+    @property
+    def can_end(self) -> bool:
+        return self.replay.difference is None
+
+    def unwanted(self, call: Call) -> bool:
+        return self.undo is not None and not isinstance(call, Undoing)
+
     def release(self, call: Call, type_: str, words: RowWords) -> None:
+        recorded = call.recorded
+        if recorded is not None:
+            recorded.answer_seq, recorded.answer = self.seq + len(self.entries), words
+            recorded.answer_type = AS_COMPENSATION[type_] if isinstance(call, Undoing) else type_
+            if not recorded.asked:  # settled by the journal alone, which answers from now on
+                return
         self._told_since += len(words.result)
+        self._close_wait(call)
+        if self.undo is None:
+            self.replay.answer(call, type_, words)
+        else:  # the body is closed: the saga only needs to know how it ended
+            call.outcome, call.words = type_, words
+
+    def _close_wait(self, call: Call) -> None:
         if self.open.pop((call.kind, call.key), None) is not None and call.state.phase is Phase.WAITING:
             self.waits -= 1
         if call.kind == "signal":
             del self.listening[call.spec.name][call.key]
             if not self.listening[call.spec.name]:
                 del self.listening[call.spec.name]
-        if self.undo is None:
-            self.replay.answer(call, type_, words)
-        else:  # the body is closed: the saga only needs to know how it ended
-            call.outcome, call.words = type_, words
 
     def _release_result(self, call: Call, type_: str, result: bytes, attempt: int) -> None:
         """`release` for what happens most: a handler's result, of a call that was running and so is no wait."""
@@ -359,10 +437,18 @@ class Execution(UnderClaim):
             self.replay.answer_result(call, type_, result)
 
     def _answer_one(self) -> bool:
-        """Take one waiting event or due timer. The order in which they are taken is the order they are recorded."""
-        now = self.worker.now()
+        """Take one waiting event or due timer. The order in which they are taken is the order they are recorded. What
+        happened first is taken first, however late we look: a timer before a signal or a child's end that came after
+        it was due, and of these two the one that came first."""
+        self._forget_cancelled()
+        due = self._first_due()
+        due_at = NEVER if due is None else due.state.at
+        signal = None if self.undo is not None else self._first_signal(due_at)
+        first_at = due_at if signal is None else signal.sent_at
         for event in self.events.facts:
             if event.kind == "child" and (call := self.open.get(("child", event.name))) is not None:
+                if event.sent_at > first_at:
+                    break
                 if event.id == ids.child_event(ids.child_id(self.tenant_id, self.id, call.key, self.epoch)):
                     self._child_ended(call, event)
                     return True
@@ -370,26 +456,41 @@ class Execution(UnderClaim):
             call = self.open.get(("effect", event.name)) if event.kind == "resolution" else None
             if call is not None and effects.resolved(self, call, event):
                 return True
-        if self.undo is None and self._signal():
+        if signal is not None:
+            self._take_signal(signal)
             return True
+        return due is not None and self._due(due)
+
+    def _forget_cancelled(self) -> None:
+        """A wait that its author has cancelled takes nothing, wakes nobody, and keeps nothing in memory."""
+        if self.undo is not None or not self.waits:
+            return
+        waits = ("sleep", "signal")
+        for call in [call for call in self.open.values() if call.kind in waits and call.future.done()]:
+            self._close_wait(call)
+
+    def _first_due(self) -> Call | None:
+        now = self.worker.now()
         due: Call | None = None
         for call in self.open.values():
             standing = call.state
             waits = standing.phase is Phase.WAITING and standing.at is not None and standing.at <= now
             if waits and (due is None or standing.at < due.state.at):
                 due = call
-        if due is None:
-            return False
-        return self._due(due)
+        return due
 
-    def _signal(self) -> bool:
-        """Hand the first signal of a line to whoever waited for it first."""
-        heard = [calls for name in self.events.names if (calls := self.listening.get(name))]
-        if not heard:
-            return False
-        call = min((next(iter(calls.values())) for calls in heard), key=lambda call: call.order)
-        event = self.events.first(call.spec.name)
-        assert event is not None
+    def _first_signal(self, due_at: int) -> PendingEvent | None:
+        """The signal that was sent first, and up to `due_at`, of those that somebody waits for."""
+        heard = [
+            event
+            for name in self.events.names
+            if self.listening.get(name) and (event := self.events.first(name)) and event.sent_at <= due_at
+        ]
+        return min(heard, key=sent) if heard else None
+
+    def _take_signal(self, event: PendingEvent) -> None:
+        """It goes to whoever waited first for one of its name."""
+        call = next(iter(self.listening[event.name].values()))
         self.consume(event)
         self.record(
             h.SIGNAL_RECEIVED, call.key,
@@ -398,7 +499,6 @@ class Execution(UnderClaim):
         self.release(call, h.SIGNAL_RECEIVED, RowWords(result=msgspec.Raw(event.payload)))
         if self.worker.verbose:
             self.worker.note(self, "signal_received", signal=event.name)
-        return True
 
     def lacking(self) -> list[str]:
         if self.undo is not None or self.paused is not None:
@@ -441,7 +541,7 @@ class Execution(UnderClaim):
     def take_result(self, call: Call, value: Any, error: BaseException | None) -> None:
         if error is not None:
             self.raised[call.key] = without_machinery(error)
-        if self.undo is not None and self.undo.current is call:
+        if self.undoing(call):
             undo.arrived(self, call, error)
         elif call.kind == "effect":
             effects.arrived(self, call, value, error)
@@ -465,7 +565,7 @@ class Execution(UnderClaim):
                 self.worker.note(self, "step_completed", step=call.key, attempt=attempt)
             return
         words: dict[str, Any] = {"attempt": attempt, "error": error_payload(error)}
-        verdict = after_failure(attempt, call.spec.policy, error, self.worker.now(), self.worker.entropy.random())
+        verdict = self.verdict(call, attempt, error)
         if isinstance(error, HoldfastError) and error.code in ("not_json", "payload_too_large"):
             verdict = GiveUp("its result cannot be stored")  # trying again would only do the work again
         if self.undo is None or not isinstance(error, CancelledError):  # else it was stopped, because the body is over
@@ -488,6 +588,7 @@ class Execution(UnderClaim):
 
     def _dispatch(self) -> None:
         """Start what is ready, after the commit if the turn holds anything that must be on disk first."""
+        self._forget_cancelled()
         ready = [c for c in self.open.values() if c.kind in RUNNABLE and c.state.phase is Phase.READY]
         if self.paused is not None:
             ready = []
@@ -505,7 +606,7 @@ class Execution(UnderClaim):
             return
         if self.hard or self.more:
             self._ready = ready
-            self.submit()
+            self._go_on_with()
         else:
             for call in ready:
                 self.worker.run(self, call)
@@ -533,12 +634,20 @@ class Execution(UnderClaim):
         status = "compensating" if self.undo is not None else "waiting"
         self.submit(status=status, waiting_on=waiting_on or "nothing: it needs a person", run_at=self.next_at())
 
-    def _stop(self, mistake: str) -> None:
+    def _stop(self, mistake: str = "") -> None:
         """Park it once nothing runs any more: what a handler comes back with belongs into its history."""
         if not self.running:
             self._park(mistake)
         elif self.hard:
+            self._go_on_with()
+
+    def _go_on_with(self) -> None:
+        """The turn, under the same claim. The one that begins to undo says so in the instance's row."""
+        if self.undo is None or self.undo.shown:
             self.submit()
+        else:
+            self.undo.shown = True
+            self.submit(status="compensating", release=False)
 
     def _park(self, mistake: str = "") -> None:
         difference = storable(mistake or f"the code contradicts its journal: {self.replay.difference}")
@@ -546,14 +655,17 @@ class Execution(UnderClaim):
         error = self.replay.outcome()[1] if mistake and self.replay.done else None
         if error is not None:
             words["error"] = error_payload(error)
+        unasked.show_at_desk(self)
         self.record(h.INSTANCE_PARKED, "", codec.encode(words))
-        self.submit(status="waiting", waiting_on=PARKED + difference)
+        ending = self.undo is not None or self.replay.journal.ending_type
+        self.submit(status="compensating" if ending else "waiting", waiting_on=PARKED + difference)
         trace = {} if error is None else {"exception": traceback_text(error, source_line)}
         self.worker.note(self, "parked", "error", on=difference, **trace)
 
     def _restart(self, given: bytes) -> None:
         """The last turn of an epoch. Whoever claims the instance next begins with this turn's last entry."""
         self.restarted = True
+        undo.tell_forgotten_children(self)
         self.replay.close()
         words = codec.encode({"epoch": self.epoch + 1, "input_hash": codec.digest(given)})
         self.record(
@@ -563,11 +675,18 @@ class Execution(UnderClaim):
         if self.worker.verbose:
             self.worker.note(self, "instance_restarted", epoch=self.epoch + 1)
 
+    def end(
+        self, status: str, error: BaseException | dict[str, Any], compensation: str | None = None, *,
+        raised: BaseException | None = None, **fields: Any,
+    ) -> None:  # fmt: skip
+        undo.tell_forgotten_children(self)
+        super().end(status, error, compensation, raised=raised, **fields)
+
     def _finish(self, value: Any, error: BaseException | None) -> None:
         if error is None:
             try:
                 result = codec.encode(value, "the workflow's result", self.worker.payload_limit)
-            except HoldfastError as refused:
+            except Exception as refused:
                 if (mistake := mistake_in(refused)) is not None:
                     self._park(mistake)
                     return
@@ -575,6 +694,8 @@ class Execution(UnderClaim):
         if error is not None:
             self.end("failed", error)
             return
+        if self.replay.journal.calls:
+            undo.tell_forgotten_children(self)
         self.record(h.INSTANCE_COMPLETED, self.claimed.definition_key, b'{"result":' + result + b"}")
         self.tell_parent("completed", result, None)
         self.submit(status="completed", result=result, woken=ALWAYS, completed_at=self.worker.now())

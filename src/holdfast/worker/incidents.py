@@ -22,7 +22,7 @@ def raise_(ex: ChartExecution, event: dict[str, Any], fault: BaseException, sour
     assert ex.snapshot is not None
     words = fault_words(fault) | {"event": event["type"], "source": source}
     ex.snapshot = msgspec.structs.replace(ex.snapshot, incident=words)
-    ex.record(h.INCIDENT_RAISED, event["type"], codec.encode(words))
+    ex.record(h.ERROR, event["type"], codec.encode(words))
     ex.worker.note(ex, "incident", "error", on=event["type"], error=words["message"])
 
 

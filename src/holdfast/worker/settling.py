@@ -78,6 +78,10 @@ def settle(
         head = codec.encode(codec.decode(head) | said_by(said))
     if call.kind == "effect" and status == "succeeded":  # its result stands in the entry just before
         ex.record(type_, call.key, head)
+    elif call.kind == "effect" and b'"asked":' in result:  # likewise what a model was asked
+        words = codec.decode(result)
+        words.pop("asked", None)
+        ex.record(type_, call.key, head[:-1] + b',"error":' + codec.encode(words) + b"}")
     else:
         ex.record(type_, call.key, head[:-1] + b',"' + name + b'":' + result + b"}")
     _settled(ex, call, status, result, by, said)
@@ -158,10 +162,18 @@ def take_due(ex: ChartExecution) -> bool:
         if first.kind == "effect":
             effects.due(ex, first)
         else:
-            words = {"task": first.task.word, "attempt": first.state.attempt}
-            ex.record(h.TASK_STARTED, first.key, codec.encode(words))
             tasks.change(ex, first, "running")
     return True
+
+
+def started(ex: ChartExecution, call: Call) -> None:
+    """An attempt at a step or transaction begins, the first one too. Of an effect EFFECT_STARTED says the same."""
+    assert isinstance(call, TaskCall)
+    if call.begun == call.state.attempt:
+        # On record since an earlier claim. A row written anew would prove the instance harmless before its handler
+        # runs: one that takes its worker down each time would never be buried.
+        return
+    ex.record(h.TASK_STARTED, call.key, b'{"task":"%b","attempt":%d}' % (call.task.word.encode(), call.state.attempt))
 
 
 def stop(ex: ChartExecution, body: dict[str, Any]) -> None:
@@ -179,11 +191,13 @@ def stop(ex: ChartExecution, body: dict[str, Any]) -> None:
 
 def drop_named(ex: ChartExecution, name: str) -> None:
     for call in [c for c in ex.open.values() if isinstance(c, TaskCall) and c.task.name == name]:
-        drop(ex, call, "the chart cancelled it")
+        drop(ex, call, "the chart cancelled it", cancelled=True)
 
 
-def drop(ex: ChartExecution, call: TaskCall, reason: str) -> None:
-    """Nobody waits for it any more. An effect that may have happened is settled all the same, and nothing follows."""
+def drop(ex: ChartExecution, call: TaskCall, reason: str, *, cancelled: bool = False) -> None:
+    """Nobody waits for it any more. An effect that may have happened is settled all the same, and nothing follows.
+
+    One that had not begun is skipped: the chart went on without it. `cancelled`: somebody said that it is to end."""
     if must_settle(ex, call):
         if call.key not in ex.left:
             ex.left.add(call.key)
@@ -195,9 +209,25 @@ def drop(ex: ChartExecution, call: TaskCall, reason: str) -> None:
     ex.open.pop((call.kind, call.key), None)
     if call.state.phase is Phase.WAITING:
         ex.waits -= 1
-    ex.record(h.TASK_CANCELLED, call.key, codec.encode({"reason": reason}))
-    tasks.change(ex, call, "cancelled")
+    if cancelled or _begun(ex, call):
+        ex.record(h.TASK_CANCELLED, call.key, codec.encode({"reason": reason}))
+        tasks.change(ex, call, "cancelled")
+    else:
+        call.state.attempt = 0
+        if (born := ex.tasks.get(call.task.id)) is not None:  # in this very turn, after which it would have begun
+            ex.tasks[call.task.id] = born._replace(started_at=None)
+        ex.record(h.TASK_SKIPPED, call.key, codec.encode({"reason": reason}))
+        tasks.change(ex, call, "skipped")
     ex.worker.cancel_handler(ex, call)
+
+
+def _begun(ex: ChartExecution, call: TaskCall) -> bool:
+    """Whether an attempt at it was made. People hand in their one attempt, and a timer's ends it."""
+    if call.kind in ("human", "timer"):
+        return False
+    if call.state.phase is Phase.WAITING:
+        return call.state.attempt > 1 or (call.kind == "effect" and bool(call.state.first_started_at))
+    return call.state.phase is Phase.RUNNING or call.task.id not in ex.tasks  # else it is of this very turn
 
 
 def must_settle(ex: ChartExecution, call: Call) -> bool:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from enum import Enum
 
+# Effects by id and attempt whose call a thread of this process, or a coroutine that takes no cancel, is in; also those
+# of a worker that was fenced or has stopped.
+IN_CALLS: set[tuple[bytes, int]] = set()
+
 
 class Phase(Enum):
     READY = "ready"
@@ -32,8 +36,8 @@ class EffectStanding(Standing):
     """An effect's own: what happens when its wait is over, and the times of its latest attempt."""
 
     __slots__ = (
-        "escaped", "first_started_at", "lookups", "next", "not_after", "opens_at", "reason", "returned", "started_at",
-        "unknown",
+        "asked_at", "asked_in_call", "escaped", "first_started_at", "lookups", "next", "not_after", "opens_at",
+        "reason", "returned", "settles_at", "started_at", "unknown",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -48,3 +52,6 @@ class EffectStanding(Standing):
         self.started_at = 0
         self.not_after = 0
         self.opens_at = 0
+        self.asked_at = 0  # when the lookup under way was begun: what it says is of then, however long it takes
+        self.asked_in_call = False  # a thread was, or may have been, in the call then
+        self.settles_at = 0  # until then a lookup that finds nothing proves nothing

@@ -13,9 +13,10 @@ from weakref import WeakKeyDictionary
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.ai import Redactor, read_options
+from holdfast.engine.arguments import copied
 from holdfast.engine.charts.snapshots import Waiting
 from holdfast.engine.errors import HoldfastError, Rejected
-from holdfast.engine.journal import words_from
+from holdfast.engine.journal import Recorded, words_from
 from holdfast.engine.replay import Call
 from holdfast.engine.retry import Backoff, RetryPolicy, policy_from
 from holdfast.engine.signatures import signature_of
@@ -87,15 +88,17 @@ class Task:
 class TaskCall(Call):
     """A call that runs a task."""
 
-    __slots__ = ("task",)
+    __slots__ = ("begun", "task")
 
     def __init__(self, kind: str, task: Task, args: bytes, spec: Any) -> None:
         self.kind = kind
         self.key = task.key
         self.args = args
+        self.given = b""
         self.spec = spec
         self.type = None
         self.task = task
+        self.begun = 0  # the attempt that an earlier claim has begun, and that was lost with it
 
     @property
     def task_id(self) -> str:
@@ -131,11 +134,40 @@ def create(ex: ChartExecution, plan: TaskPlan, place: str, invoke_id: str | None
 
 def take_up(ex: ChartExecution, row: OpenTask) -> None:
     """A task that an earlier claim left open."""
-    task = Task(
+    task = _task_of(row)
+    begun = row.attempts if row.status == "running" else 0
+    open_task(ex, task, row.run_at, row.standing_type, row.standing, begun)
+
+
+def _task_of(row: OpenTask) -> Task:
+    return Task(
         row.id, row.key, row.type, row.name, codec.decode(row.input), codec.decode(row.options), row.options,
         row.invoke_id, row.visit,
     )  # fmt: skip
-    open_task(ex, task, row.run_at, row.standing_type, row.standing)
+
+
+def leave_to_person(ex: ChartExecution, row: OpenTask, reason: str) -> bool:
+    """Take up an effect that may have happened without ever calling its handler or lookup again. False: the task is
+    none, or a model's answer, of which nobody need know."""
+    opened = words_from(row.standing) if row.standing else None
+    in_doubt = Recorded("effect", opened=opened, opened_type=row.standing_type or "").is_open_effect
+    if opened is None or not in_doubt or row.type == "AI":
+        return False
+    if row.standing_type == h.EFFECT_UNKNOWN and not opened.retry_at:  # a person is asked already
+        take_up(ex, row)
+        return True
+    task = _task_of(row)
+    call = _automatic(ex, task)
+    if call.kind != "effect":
+        call = _orphan(task)
+    _types.setdefault(ex, {})[task.key] = task.type
+    call.state = EffectStanding()
+    effects.read_standing(call.state, opened)
+    call.state.escaped = call.state.escaped or row.standing_type == h.EFFECT_STARTED
+    ex.open[call.kind, call.key] = call
+    effects.ask_person(ex, call, reason, effects.LOST)
+    ex.waits += 1
+    return True
 
 
 def close(ex: ChartExecution, row: OpenTask, reason: str) -> None:
@@ -150,8 +182,9 @@ def close(ex: ChartExecution, row: OpenTask, reason: str) -> None:
 
 
 def open_task(
-    ex: ChartExecution, task: Task, run_at: int | None, standing_type: str | None, standing: bytes | None
-) -> None:
+    ex: ChartExecution, task: Task, run_at: int | None, standing_type: str | None, standing: bytes | None,
+    begun: int = 0,
+) -> None:  # fmt: skip
     _types.setdefault(ex, {})[task.key] = task.type
     if task.type in ("HUMAN", "TIMER"):
         call = TaskCall(task.type.lower(), task, b"null", None)
@@ -180,6 +213,7 @@ def open_task(
                 call.state.attempt = 0  # the first begins when its time has come
     if call.state.phase is Phase.READY and task.deadline is not None and task.deadline <= ex.worker.now():
         call.state.wait_until(task.deadline)  # it was begun and lost, and no further attempt begins now
+    call.begun = begun
     ex.open[call.kind, call.key] = call
     if call.state.phase is not Phase.READY:
         ex.waits += 1
@@ -275,6 +309,7 @@ def _spec(handler: TaskHandler, task: Task) -> StepSpec | EffectSpec | Transacti
         window=(_delta(window) if window is not None else handler.window) if mode == "keyed" else None,
         lookup=handler.lookup if mode == "lookup" else None, max_attempts=options.get("max_attempts", 3),
         backoff=_backoff(options.get("backoff")), timeout=_timeout(handler, task), thread=handler.thread,
+        settle_after=handler.settle_after if mode == "lookup" else None,
     )  # fmt: skip
 
 
@@ -322,8 +357,8 @@ def info(ex: ChartExecution, call: TaskCall) -> TaskInfo:
         tenant_id=ex.tenant_id, instance_id=ids.instance_word(ex.id), task_id=task.word,
         workflow=ex.claimed.definition_key, version=ex.claimed.definition_version, type=task.type, name=task.name,
         attempt=call.state.attempt, idempotency_key=ids.idempotency_key(task.id),
-        not_after=call.state.not_after / 1_000_000 if call.kind == "effect" else None, input=task.input,
-        options=options, trace_id=ex.worker.trace_of(ex),
+        not_after=call.state.not_after / 1_000_000 if call.kind == "effect" else None, input=copied(task.input),
+        options=copied(options), trace_id=ex.worker.trace_of(ex),
     )  # fmt: skip
 
 

@@ -16,8 +16,10 @@ from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.errors import StepFailed
 from holdfast.engine.history import genesis, seal_rows
-from holdfast.engine.journal import Pause
-from holdfast.engine.replay import Call
+from holdfast.engine.interrupts import is_interrupt
+from holdfast.engine.journal import PARKED, Pause
+from holdfast.engine.replay import Call, Undoing
+from holdfast.engine.retry import GiveUp, RetryAt, after_failure, storable
 from holdfast.engine.scope import Scope, Whose
 from holdfast.engine.stacks import error_payload, linked, message_of, recorded_text, summary, traceback_text, type_of
 from holdfast.engine.turns import (
@@ -33,7 +35,6 @@ from holdfast.engine.turns import (
     TaskChange,
     Turn,
 )
-from holdfast.handlers.calls import ENDS_THE_PROCESS
 from holdfast.store.port import Claimed, PendingEvent
 from holdfast.worker.inbox import Inbox
 
@@ -66,6 +67,7 @@ class UnderClaim:
         self.undo: Undo | None = None
         self.copied = 0  # rows of another instance's past that its first turn takes over, right behind its first row
         self.paused: Pause | None = None  # while it is, results are recorded and nothing new begins
+        self.parked = False  # without its code, so that nothing was begun under this claim
         self.committing = False
         self.abandoned = False
         self.waits = 0  # open calls that wait for something other than a handler
@@ -85,6 +87,7 @@ class UnderClaim:
         self.woken = claimed.woken
         self.events = Inbox(claimed.events, by_name=claimed.kind == "code")
         self.proved = False  # whether a turn was committed under this claim: a crash from here on is forgiven
+        self.claimed_at = self.worker.loop.time()
         self.raised = self.worker.raised_by(claimed.id)  # what handlers raised, by key
         self._change: Change | None = None
         self._watched: int | None = None  # the moment the worker was last asked to wake it at
@@ -126,6 +129,11 @@ class UnderClaim:
     def has_more(self) -> bool:
         """Whether something here waits to be decided, now that the turn is on disk."""
         return self.events.any or bool(self.waits)
+
+    @property
+    def can_end(self) -> bool:
+        """Whether a request to end it can be taken as it stands."""
+        return True
 
     def unwanted(self, call: Call) -> bool:
         """Whether nobody waits for its answer: it is settled if it may have happened, and never begun anew."""
@@ -169,6 +177,10 @@ class UnderClaim:
         if hard:
             self.hard = True
 
+    def record_of(self, call: Call, type_: str, payload: bytes) -> None:
+        """An entry about an effect."""
+        self.record(type_, call.key, payload)
+
     def consume(self, event: PendingEvent) -> None:
         """The event is taken by the entry that is recorded next."""
         self.beyond_history()
@@ -180,11 +192,11 @@ class UnderClaim:
         worker, fence, tenant_id, id_ = self.worker, self.fence, self.tenant_id, self.id
         rows = seal_rows(self.hash, self.seq, tenant_id, id_, fence, worker.now(), entries, worker.salt)
         if self.plain:
-            return Turn(tenant_id, id_, fence, rows, None, NONE, NONE, NONE, NONE, NONE, NONE, NONE)
+            return Turn(tenant_id, id_, fence, rows, None, NONE, NONE, NONE, NONE, NONE, NONE, NONE, self.hash)
         return Turn(
             tenant_id, id_, fence, rows, None, self.starts, self.sends, self.consumed,
             list(self.effect_rows.values()), self.dead_letters, list(self.tasks.values()),
-            list(self.task_changes.values()),
+            list(self.task_changes.values()), self.hash,
         )  # fmt: skip
 
     def submit(
@@ -235,7 +247,8 @@ class UnderClaim:
         self.decide()
 
     def undoing(self, call: Call) -> bool:
-        return self.undo is not None and self.undo.current is call
+        """Whether what runs for this call now is the step that undoes it."""
+        return self.undo is not None and self.undo.current is call and not isinstance(call, Undoing)
 
     def _watch_clock(self) -> None:
         """Something runs, so the claim stays; timers meanwhile are kept in memory."""
@@ -274,6 +287,18 @@ class UnderClaim:
         trace = traceback_text(error, source_line)
         self.worker.note(self, event, level, **fields, error=summary(words), exception=trace)
 
+    def verdict(self, call: Call, attempt: int, error: BaseException) -> RetryAt | GiveUp:
+        """What follows from a failed attempt, by the call's policy."""
+        found = after_failure(attempt, call.spec.policy, error, self.worker.now(), self.worker.entropy.random())
+        if isinstance(found, RetryAt):
+            self.warn_of_backoff(call, found.mistake)
+        return found
+
+    def warn_of_backoff(self, call: Call, mistake: str) -> None:
+        """An author's back-off function that gave no delay: the default one was taken, and somebody should know."""
+        if mistake:
+            self.worker.note(self, "backoff_failed", "error", step=call.key, reason=mistake)
+
     def tell_parent(self, status: str, result: bytes | None, error: dict[str, Any] | None) -> None:
         parent = self.claimed.parent_id
         if parent is None:
@@ -294,10 +319,34 @@ class UnderClaim:
             )
         )
 
+    def park(self, times: int, error: str) -> None:
+        """Instead of trying again what this worker could not do for reasons of its own. Nobody died of it, so it is no
+        poison: nothing is undone or given up, and a retry goes on where it stands."""
+        self.parked = True
+        difference = f"Holdfast failed {times} times in a row to move it ({storable(error)[:500]})"
+        if not self.claimed.history:
+            self.started({})
+        self.record(h.INSTANCE_PARKED, "", codec.encode({"difference": difference}))
+        status = "compensating" if self.claimed.status == "compensating" else "waiting"
+        self.submit(status=status, waiting_on=PARKED + difference)
+        self.worker.note(self, "parked", "error", on=difference)
+
+    def started(self, more: dict[str, Any]) -> None:
+        """The first row of its history."""
+        raise NotImplementedError
+
     def bury(self) -> None:
         """A poison instance: it took its worker down again and again, lately while running alone."""
+        self.end("failed", self.poison())
+
+    def poison(self) -> dict[str, Any]:
+        """The words for it, and its dead letter."""
         claims = self.claimed.attempts - 1
-        words = {"type": "Poison", "message": f"claimed {claims} times in a row, and each time its worker died"}
+        words = {
+            "type": "Poison",
+            "message": f"claimed {claims} times in a row, and each time its worker died or was lost "
+            "before it had committed a turn",
+        }
         self.beyond_history()
         self.dead_letters.append(
             DeadLetter(
@@ -311,18 +360,16 @@ class UnderClaim:
                 self.worker.now(),
             )
         )
-        # Its own code cannot be asked any more, so whatever it owes stays undone; a started step shows that it may owe.
-        owes = any(row.type == h.STEP_STARTED for row in self.claimed.history)
-        self.end("failed", words, "partial" if owes else None)
+        return words
 
     # -- after the commit
 
     def _committed(self, outcome: Outcome | BaseException) -> None:
         try:
             self._go_on(outcome)
-        except ENDS_THE_PROCESS:
-            raise
         except BaseException as error:
+            if is_interrupt(error):
+                raise
             self.worker.broken(self, error)
 
     def _go_on(self, outcome: Outcome | BaseException) -> None:
@@ -330,11 +377,15 @@ class UnderClaim:
         if outcome in (Outcome.COMMITTED, Outcome.WOKEN):
             self._sent = []
             self.proved = True
+            self.worker.acknowledged.note(self)
         if self.abandoned:
             self._keep_evidence()
             return
         if outcome is Outcome.WOKEN:
-            self.worker.fetch_events(self)
+            if self.parked:  # whoever claims it next hears what has come
+                self.worker.let_go(self)
+            else:
+                self.worker.fetch_events(self)
             return
         if outcome is not Outcome.COMMITTED:
             self.worker.lost(self, outcome)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
-from holdfast.engine.replay import Call
-from holdfast.engine.retry import RetryAt, after_failure
+from holdfast.engine.arguments import need_reading
+from holdfast.engine.journal import UNDO, Recorded, contradiction
+from holdfast.engine.replay import Call, Undoing
+from holdfast.engine.retry import RetryAt
 from holdfast.engine.saga import owed, undo_order, unsettled
 from holdfast.engine.stacks import error_payload
+from holdfast.engine.steps import EffectSpec, undoing_spec
 from holdfast.engine.turns import NewEvent
 from holdfast.store.port import PendingEvent
+from holdfast.worker import effects
+from holdfast.worker.running import undone_result
 from holdfast.worker.standing import EffectStanding, Phase, Standing
 
 if TYPE_CHECKING:
@@ -30,6 +37,7 @@ class Undo:
         self.attempt = 1
         self.retry_at: int | None = None
         self.done: dict[str, bool] = {}  # step key -> undone
+        self.shown = False  # the instance's row says that it is compensating
 
 
 def begin_failing(ex: Execution, error: BaseException) -> bool:
@@ -68,9 +76,10 @@ def resume(ex: Execution) -> None:
     failing = journal.ending_type == h.INSTANCE_FAILING
     raised = ex.replay.outcome()[1] if failing and ex.replay.done else None  # the replay has raised it again
     ex.undo = Undo("failed" if failing else "cancelled", words, raised)
-    for key, (type_, _) in journal.undone.items():
-        if type_ in (h.COMPENSATION_COMPLETED, h.COMPENSATION_FAILED):
-            ex.undo.done[key] = type_ == h.COMPENSATION_COMPLETED
+    ex.undo.shown = ex.claimed.status == "compensating"
+    for key, recorded in journal.undone.items():
+        if recorded.answer_seq:
+            ex.undo.done[key] = recorded.answer_type == h.COMPENSATION_COMPLETED
     _close_body(ex)
 
 
@@ -81,20 +90,11 @@ def _close_body(ex: Execution) -> None:
     ex.context.soft.clear()
     for place, call in list(ex.open.items()):
         if call.kind == "child":
-            ex.beyond_history()
-            ex.sends.append(
-                NewEvent(
-                    ex.tenant_id,
-                    ids.child_id(ex.tenant_id, ex.id, call.key, ex.epoch),
-                    f"cancel:{ex.id.hex()}",
-                    "cancel",
-                    "",
-                    codec.encode({"reason": "its parent is ending", "actor": "holdfast"}),
-                    ex.worker.now(),
-                    ex.id,
-                )
-            )
+            tell_child(ex, call.key)
         elif call.kind in ("sleep", "signal") or not _must_settle(ex, call):
+            if call in ex.transactions:  # in line behind the turn, and not begun
+                ex.transactions.remove(call)
+                ex.running.pop(call.key, None)
             if call.key in ex.running:
                 if call.kind == "step" and call.spec.compensate is None:
                     ex.worker.cancel_handler(ex, call)
@@ -102,6 +102,30 @@ def _close_body(ex: Execution) -> None:
             del ex.open[place]
             if call.state.phase is Phase.WAITING:
                 ex.waits -= 1
+
+
+def tell_child(ex: Execution, key: str) -> None:
+    """That it is to end."""
+    ex.beyond_history()
+    ex.sends.append(
+        NewEvent(
+            ex.tenant_id,
+            ids.child_id(ex.tenant_id, ex.id, key, ex.epoch),
+            f"cancel:{ex.id.hex()}",
+            "cancel",
+            "",
+            codec.encode({"reason": "its parent is ending", "actor": "holdfast"}),
+            ex.worker.now(),
+            ex.id,
+        )
+    )
+
+
+def tell_forgotten_children(ex: Execution) -> None:
+    """Of an instance or epoch that ends: children under way that its code does not ask for any more."""
+    for (_, name), recorded in ex.replay.journal.calls.items():
+        if recorded.kind == "child" and not recorded.answer_seq and not recorded.asked:
+            tell_child(ex, name)
 
 
 def _must_settle(ex: Execution, call: Call) -> bool:
@@ -118,7 +142,7 @@ def startable(ex: Execution, ready: list[Call]) -> list[Call]:
     """While undoing only what must be settled still runs, and the compensation whose turn it is."""
     undo = ex.undo
     assert undo is not None
-    starts = [c for c in ready if _must_settle(ex, c)]
+    starts = [c for c in ready if c is undo.current or _must_settle(ex, c)]
     if undo.current is not None and undo.ready:
         undo.ready = False
         starts.append(undo.current)
@@ -129,6 +153,8 @@ def step(ex: Execution) -> bool:
     """Move the undoing on. True if something changed and deciding should go on."""
     undo = ex.undo
     assert undo is not None
+    if isinstance(undo.current, Undoing):
+        return _settled(undo, undo.current)
     if undo.current is not None:
         if undo.retry_at is not None and undo.retry_at <= ex.worker.now():
             undo.retry_at, undo.ready = None, True
@@ -143,24 +169,64 @@ def step(ex: Execution) -> bool:
             return False  # it must be settled before its own undo and those of everything started earlier
         if not _owed(ex, call):
             continue
-        _begin_undo(ex, undo, call)
-        return False
+        return _begin_undo(ex, undo, call)
     undone = list(undo.done.values())
     compensation = None if not undone else "complete" if all(undone) else "partial"
     ex.end(undo.status, undo.error, compensation, raised=undo.raised)
     return True
 
 
-def _begin_undo(ex: Execution, undo: Undo, call: Call) -> None:
-    call.state = EffectStanding() if call.kind == "effect" else Standing()
+def _begin_undo(ex: Execution, undo: Undo, call: Call) -> bool:
+    """True if deciding should go on: what an earlier claim left open may be due, settled on the spot, or begun as
+    something else than the code now says. Then it is not ours to go on with."""
+    recorded = ex.replay.journal.undone.get(call.key)
+    spec = undoing_spec(call.kind, call.spec)
+    current = None if spec is None else undoing(call, spec, recorded)
+    if recorded is not None and recorded.kind == "effect":
+        kind, args = ("step", b"") if current is None else ("effect", current.args)
+        ex.replay.difference = contradiction(UNDO + call.key, kind, args, "", recorded)
+        if ex.replay.difference is not None:
+            assert call.recorded is not None
+            call.recorded.undoable = False  # not by this code: a person settles it by the journal
+            return True
+    if current is not None:
+        undo.current = current
+        if recorded is not None:
+            recorded.asked = True
+        ex.open[current.kind, current.key] = current
+        effects.open_effect(ex, current, *((recorded.opened, recorded.opened_type) if recorded else (None, "")))
+        if current.state.phase is not Phase.READY:
+            ex.waits += 1
+        return True
+    call.state = Standing()
     undo.current, undo.attempt, undo.retry_at = call, 1, None
-    type_, words = ex.replay.journal.undone.get(call.key, ("", None))
-    if type_ == h.COMPENSATION_RETRIED and words is not None:
-        undo.attempt = words.attempt + 1
-        undo.retry_at = words.retry_at if words.retry_at > ex.worker.now() else None
+    if recorded is not None and recorded.opened is not None:
+        undo.attempt = recorded.opened.attempt + 1
+        undo.retry_at = recorded.opened.retry_at if recorded.opened.retry_at > ex.worker.now() else None
     undo.ready = undo.retry_at is None
     if ex.worker.verbose:
         ex.worker.note(ex, "compensating", step=call.key, attempt=undo.attempt)
+    return False
+
+
+def undoing(call: Call, spec: EffectSpec, recorded: Recorded | None) -> Undoing:
+    """The effect that undoes a call. It is given what the call had returned, if it takes an argument and has none."""
+    own = bool(spec.args)
+    if not own and spec.signature.positional != 0:
+        spec = msgspec.structs.replace(spec, args=(undone_result(call),))
+    args = codec.encode_sorted(spec.args, "the arguments of", codec.UNLIMITED, UNDO + call.key)
+    made = Undoing(call, args, spec, None, recorded)
+    if own and need_reading(spec.args):
+        made.given = args
+    made.state = EffectStanding()
+    return made
+
+
+def _settled(undo: Undo, current: Undoing) -> bool:
+    if not current.outcome:
+        return False
+    undo.done[current.undoes.key], undo.current = current.outcome == h.EFFECT_SUCCEEDED, None
+    return True
 
 
 def arrived(ex: Execution, call: Call, error: BaseException | None) -> None:
@@ -173,10 +239,7 @@ def arrived(ex: Execution, call: Call, error: BaseException | None) -> None:
             ex.worker.note(ex, "compensated", step=call.key, attempt=undo.attempt)
         return
     words: dict[str, Any] = {"attempt": undo.attempt, "error": error_payload(error)}
-    policy = getattr(call.spec, "policy", None)
-    verdict = None
-    if policy is not None:
-        verdict = after_failure(undo.attempt, policy, error, ex.worker.now(), ex.worker.entropy.random())
+    verdict = ex.verdict(call, undo.attempt, error) if hasattr(call.spec, "policy") else None
     again = isinstance(verdict, RetryAt)
     ex.complain("compensation_failed", error, final=not again, step=call.key, attempt=undo.attempt)
     if isinstance(verdict, RetryAt):
@@ -190,6 +253,8 @@ def arrived(ex: Execution, call: Call, error: BaseException | None) -> None:
 def describe(ex: Execution) -> str:
     undo = ex.undo
     assert undo is not None
+    if isinstance(undo.current, Undoing):
+        return effects.describe(undo.current)
     if undo.current is not None:
         return f"attempt {undo.attempt} of the compensation of {undo.current.key!r}"
     return ""

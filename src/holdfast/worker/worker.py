@@ -9,7 +9,6 @@ import random
 import socket
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
@@ -18,25 +17,36 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from uuid_utils import uuid4
 
+from holdfast.app.dead_letters import DeadLetterView, just_written
 from holdfast.app.definitions import Charts
 from holdfast.app.quarantine import Quarantine
-from holdfast.app.registry import OURS, Definition, TaskHandler, no_function
+from holdfast.app.registry import OURS, Definition, TaskHandler
 from holdfast.engine import codec, ids
 from holdfast.engine.effects import LEASE, LEASE_MARGIN
-from holdfast.engine.errors import DefinitionNotFound, WorkflowNotRegistered
+from holdfast.engine.errors import DefinitionNotFound
+from holdfast.engine.interrupts import is_interrupt
+from holdfast.engine.journal import HOLE
 from holdfast.engine.replay import Call
+from holdfast.engine.retry import storable
 from holdfast.engine.scope import Whose, fields_of
-from holdfast.engine.stacks import error_payload
+from holdfast.engine.signatures import signature_of
+from holdfast.engine.stacks import error_payload, message_of, spelled, traceback_text, type_of
+from holdfast.engine.turnloop import hold_generators
 from holdfast.engine.turns import Change, NewInstance, Outcome, Turn
-from holdfast.handlers.calls import ENDS_THE_PROCESS
+from holdfast.handlers.calls import Threads, call_in_thread
 from holdfast.store.committer import Committer, Watch
-from holdfast.store.port import Claimed, PendingEvent, Place, claimed_at_birth
+from holdfast.store.port import Claimed, PendingEvent, Place, claimed_at_birth, missing, without_values
+from holdfast.store.tended import Tended
 from holdfast.worker import running, world
+from holdfast.worker.acknowledged import Acknowledged, Row
 from holdfast.worker.charts import ChartExecution
+from holdfast.worker.evidence import Evidence, shown
 from holdfast.worker.execution import Execution
 from holdfast.worker.kept import KEPT_MAX, Kept
 from holdfast.worker.running import Tracing
-from holdfast.worker.turns import UnderClaim
+from holdfast.worker.standing import Phase
+from holdfast.worker.troubles import Troubles
+from holdfast.worker.turns import UnderClaim, source_line
 
 if TYPE_CHECKING:
     from holdfast.app.registry import Registry
@@ -49,8 +59,9 @@ HEAR_SECONDS = 0.2  # how often a worker asks whether charts were published else
 POLL_FIRST = 0.05  # the pause before polling again grows from here to poll_seconds while nothing happens
 AFTER_ONE = 20_000  # microseconds until we look again after a single instance was claimed
 UNREADABLE = 60_000_000  # microseconds until an instance whose history cannot be read is tried again
-EVIDENCE_TRIES = 60
-ATTEMPTS_LIMIT = 5  # claims in a row without a committed turn; the last three of them alone
+RECORD_SECONDS = 2.0  # beyond the grace of a stop, to put on record what is under way
+ATTEMPTS_LIMIT = 5  # claims in a row whose worker died before it had committed a turn; the last three of them alone
+ALONE_SECONDS = 30.0  # from then on a claim without a committed turn is no reason to hold others back
 
 
 def _migrations(events: Sequence[PendingEvent]) -> list[int]:
@@ -89,14 +100,15 @@ class Worker:
         self.tracing = tracing
         self.attempts_limit = ATTEMPTS_LIMIT
         self.entropy = random.Random(seed)
-        self.pool = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-step")
+        self.pool = Threads(threads)
         self.now = store.now
         self.id = b""
         self.loop = asyncio.get_running_loop()
         self.executions: dict[bytes, UnderClaim] = {}
         self.alone = False
         self.stopping = False
-        self.quarantine = Quarantine(store)  # of a restored database: nothing is claimed from it
+        self.acknowledged = Acknowledged()
+        self.quarantine = Quarantine(store, self._look_back)  # of a restored database: nothing is claimed from it
         self.wakeup = asyncio.Event()
         self._make_liveness = liveness
         self._on_ended = on_ended
@@ -105,9 +117,12 @@ class Worker:
         self.salt = salts().__next__
         self._tasks: set[asyncio.Task[Any]] = set()
         self.kept = Kept(kept, self.loop.time)
+        self.evidence = Evidence(store, self.spawn)
         self._reading: dict[UnderClaim, bool] = {}  # whose events are being read, and whether to read them again
-        self._main: asyncio.Task[None] | None = None
+        self._claiming = Tended("claiming", self._run)
         self._suspects_at = 0.0
+        self.alone_seconds = ALONE_SECONDS
+        self.troubles = Troubles()
         self._more_likely = True  # the last claim found something, so room is worth filling at once
         self._pause = POLL_FIRST
         self._claimed_at = 0  # the clock when due work was last asked for
@@ -123,6 +138,9 @@ class Worker:
         self._heard_at = 0.0  # when to ask again which charts were published
         self._again_as = b""  # the incarnation whose successor is on its way
         self._renewal: asyncio.Task[Any] | None = None  # what brings it, or has brought it
+        self._outlived: asyncio.Task[None] | None = None  # after the stop, while a thread is in an effect's call
+        self._uncancelled: set[asyncio.Task[Any]] = set()  # effects' calls that went on when they were cancelled
+        self._held: set[asyncio.Task[None]] = set()  # of fenced incarnations, while a thread is in an effect's call
         self._context: Variables  # the one we were started in
         self.committer: Committer
         self.liveness: Liveness
@@ -142,7 +160,7 @@ class Worker:
         if background:
             self.claims_starts = True
             self.quarantine.start(lifted=self.wakeup.set)
-            self._main = asyncio.create_task(self._run(), name="holdfast-worker")
+            self._claiming.start()
 
     async def _register(self) -> None:
         """A new incarnation: its id is random, so no row of an earlier one can be mistaken for ours."""
@@ -176,20 +194,72 @@ class Worker:
             await asyncio.wait({self._renewal}, timeout=timeout)
         while self.executions and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
-        if self._main is not None:
-            self._main.cancel()
-            await asyncio.gather(self._main, return_exceptions=True)
+        await self._cut_off_effects()
+        await self._claiming.stop()
         self._abandon_all()
+        self.committer.hurry = True
         await self.committer.close()
+        await self.evidence.close(max(deadline - self.loop.time(), RECORD_SECONDS))
         await self.quarantine.stop()
-        await self.liveness.stop()
-        await self.store.release_worker(self.id, self.id, stopped=True)
-        await self.liveness.forget()
+        self.pool.shutdown(wait=False)
+        outlived = self._under_way()
+        await (self.liveness.hold() if outlived else self.liveness.stop())
+        try:
+            await self.store.release_worker(self.id, self.id, stopped=True, gone=not outlived)
+        except Exception as error:  # whoever finds our lock free takes over
+            log.warning("worker_not_released", worker=ids.worker_word(self.id), error=without_values(error))
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.pool.shutdown(wait=False)
+        if outlived:
+            self._outlived = self.loop.create_task(self._outlive(outlived))
+        else:
+            await self.liveness.forget()
         log.info("worker_stopped", worker=ids.worker_word(self.id))
+
+    def outlasts(self, task: asyncio.Task[Any]) -> None:
+        """An effect's call goes on though it was cancelled."""
+        self._uncancelled.add(task)
+        task.add_done_callback(self._uncancelled.discard)
+
+    def _under_way(self) -> list[asyncio.Future[Any]]:
+        """Calls of effects that cannot be stopped: in a thread, or in a coroutine that takes no cancel."""
+        return [*map(asyncio.wrap_future, self.pool.effects()), *self._uncancelled]
+
+    async def _cut_off_effects(self) -> None:
+        """At the end of the grace: what becomes of an effect's call nobody knows, so that is put on record."""
+        calls = {
+            task: (execution, call)
+            for execution in self.executions.values()
+            for call in execution.open.values()
+            if call.kind == "effect" and call.state.next == "start" and call.state.phase is Phase.RUNNING
+            if (task := execution.running.get(call.key)) is not None
+        }
+        for task in calls:
+            task.cancel()
+        if calls:
+            _, uncancelled = await asyncio.wait(calls, timeout=RECORD_SECONDS)
+            for task in uncancelled:  # an author's code that takes no cancel: what it comes back with is evidence
+                self.outlasts(task)
+                execution, call = calls[task]
+                self.guard(execution, execution.arrive, call, None, asyncio.CancelledError("it took no cancel"))
+            deadline = self.loop.time() + RECORD_SECONDS
+            while any(one.committing for one in self.executions.values()) and self.loop.time() < deadline:
+                await asyncio.sleep(0.01)
+
+    async def _outlive(self, calls: list[asyncio.Future[Any]]) -> None:
+        """Neither a thread nor a coroutine that takes no cancel can be stopped, so while one is in an effect's call
+        this worker is not known to be gone. If the loop ends first, the process's end frees its lock."""
+        log.warning("calls_outlive_worker", worker=ids.worker_word(self.id), calls=len(calls))
+        await asyncio.wait(calls)
+        await asyncio.sleep(0.01)  # for who keeps what they came back with
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        try:
+            await self.store.write("mark_stopped", now=self.now(), worker_id=self.id)
+        except Exception as error:
+            log.info("worker_not_marked_stopped", worker=ids.worker_word(self.id), error=repr(error))
+        await self.liveness.forget()
 
     def _is_fenced(self) -> bool:
         """Whether this incarnation is over and the next one not here yet."""
@@ -216,10 +286,24 @@ class Worker:
                 log.warning("worker_not_registered", error=repr(error))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 2.0)
-        await old_liveness.stop()
-        await old_liveness.forget()
+        if calls := self._under_way():
+            held = self.loop.create_task(self._hold(old_liveness, calls))
+            self._held.add(held)
+            held.add_done_callback(self._held.discard)
+        else:
+            await old_liveness.stop()
+            await old_liveness.forget()
         await old_committer.close()
         self.wakeup.set()
+
+    async def _hold(self, liveness: Liveness, calls: list[asyncio.Future[Any]]) -> None:
+        """Of an incarnation that was fenced while effects' calls of it cannot be stopped: until they are over it is not
+        known to be gone."""
+        log.warning("calls_outlive_worker", worker=ids.worker_word(self._again_as), calls=len(calls))
+        await liveness.hold()
+        await asyncio.wait(calls)
+        await liveness.stop()
+        await liveness.forget()
 
     def keep(self, execution: UnderClaim) -> bool:
         """Whether the body of an instance that is handed back stays in memory for its next wake."""
@@ -295,6 +379,7 @@ class Worker:
     async def run_once(self) -> tuple[int, int | None]:
         """One pass: fire timers in memory, look at what is claimed here, claim what is due. Two at once would both
         fill the same room."""
+        hold_generators()
         async with self._one_pass:
             return await self._pass()
 
@@ -338,6 +423,10 @@ class Worker:
                 await self._load(row)
         if worker_id != self.id or self._is_fenced():
             return 0, None
+        if claimed and await self._doubtful():
+            for row in claimed:  # none of it has begun
+                await self._give_back(row)
+            return 0, None
         self._more_likely = bool(claimed)
         self._count_waits(claimed)
         for row in claimed:
@@ -377,22 +466,16 @@ class Worker:
         return self.registry.handler(type_, name) or self._handlers.get(type_)
 
     def child_definition(self, tenant_id: str, key: str, version: int | None) -> Definition:
-        """What a parent names: code registered here, or a published chart; never Holdfast's own."""
-        if key.startswith(OURS):
-            raise WorkflowNotRegistered(key, version, [])
-        if self.registry.has(key):
-            return self.registry.find(key, version)
-        if version is None:
-            version = self.charts.newest_known(tenant_id, key)
-            if version is None:
-                raise WorkflowNotRegistered(key, version, [])
-        else:
-            self.charts.check_startable(tenant_id, key, version)
-        return Definition("chart", key, version, "default", no_function)
+        """What a parent names."""
+        return self.charts.child(tenant_id, key, version)
 
     def _unproved(self) -> bool:
-        """Whether something runs here that has not committed a turn under its claim: it might be what kills us."""
-        return bool(self._expected) or any(not execution.proved for execution in self.executions.values())
+        """Whether something was claimed here lately that has not committed a turn yet: it might be what kills us. A
+        step may take hours, so what has run for a while without killing us holds nobody back."""
+        since = self.loop.time() - self.alone_seconds
+        return bool(self._expected) or any(
+            not execution.proved and execution.claimed_at > since for execution in self.executions.values()
+        )
 
     async def _claim(
         self, worker_id: bytes, places: list[Place], limit: int, *, alone: bool
@@ -402,6 +485,13 @@ class Worker:
             return await self.store.claim(worker_id, places, self.queue, limit, alone=alone, kept=kept)
         except BaseException:
             self._claims_in_doubt = True  # it may have been done all the same
+            raise
+
+    async def _doubtful(self) -> bool:
+        try:
+            return await self.quarantine.doubtful()
+        except BaseException:
+            self._claims_in_doubt = True  # nobody has looked, so nothing of what was claimed may begin
             raise
 
     def look_for_suspects(self) -> None:
@@ -467,6 +557,17 @@ class Worker:
         execution = self.executions.get(id_)
         return execution is not None and execution.tenant_id == tenant_id
 
+    def short_of_threads(self, id_: bytes) -> str:
+        """In words, if an instance that runs here may wait for a thread; empty where it does not."""
+        execution, waiting = self.executions.get(id_), self.pool.waiting()
+        if execution is None or not execution.threads or not waiting:
+            return ""
+        return f"all {self.pool.size} threads for sync handlers are busy there, and {waiting} calls wait for one"
+
+    def load(self) -> tuple[int, int, int]:
+        """Threads in a call, calls that wait for a thread, and receipts that wait for the database."""
+        return self.pool.busy(), self.pool.waiting(), len(self.evidence)
+
     def more_work(self) -> None:
         """Something may be there to claim."""
         self._more_likely = True
@@ -485,18 +586,40 @@ class Worker:
                     self._go_on(left, claimed)
                     return
                 left.close()
+            if (words := missing(claimed)) is not None:
+                log.error("history_has_a_hole", **about(claimed), found=words)
+                self.spawn(self._stop_at_hole(claimed.tenant_id, claimed.id, claimed.fence, words))
+                return
             if claimed.kept:  # its body is gone since the claim was asked for, and its history was not read
                 self.spawn(self._put_off(claimed, 0))
                 return
-            execution: UnderClaim = (definition.execution or kind)(self, claimed, definition)
-        except Exception as error:  # a history that cannot be read: its neighbours must not suffer
+        except Exception as error:  # a definition that is not there: its neighbours must not suffer
             log.error("instance_unreadable", **about(claimed), error=repr(error))
             self.spawn(self._put_off(claimed))
+            return
+        try:
+            execution: UnderClaim = (definition.execution or kind)(self, claimed, definition)
+        except Exception as error:
+            self._unreadable(claimed, error)
             return
         self.executions[claimed.id] = execution
         if self.tracing is not None:
             self.tracing.began(execution)
-        self.guard(execution, execution.begin)
+        if (trouble := self.troubles.to_park(claimed.id)) is not None:
+            self.guard(execution, execution.park, trouble.own, trouble.error)
+        else:
+            self.guard(execution, execution.begin)
+
+    def _unreadable(self, claimed: Claimed, error: Exception) -> None:
+        """Its history cannot be read. That may pass: a later Holdfast's rows may be what this one cannot read. Where it
+        does not, the instance is parked, or it would stand as running for ever and `why` would not know."""
+        log.error("instance_unreadable", **about(claimed), error=repr(error))
+        self.troubles.met(claimed.id, repr(error), self.loop.time(), own=True)
+        if self.troubles.to_park(claimed.id) is None:
+            self.spawn(self._put_off(claimed))
+        else:
+            words = f"it cannot be read ({storable(spelled(error))[:500]})"
+            self.spawn(self._stop_at_hole(claimed.tenant_id, claimed.id, claimed.fence, words))
 
     def _go_on(self, execution: Execution, claimed: Claimed) -> None:
         self.executions[claimed.id] = execution
@@ -514,27 +637,104 @@ class Worker:
             log.warning("claim_not_released", **about(claimed), error=repr(error))
             self._claims_in_doubt = True  # the next look lets it go
 
+    async def _give_back(self, claimed: Claimed) -> None:
+        try:
+            await self.store.write(
+                "give_back_claim", tenant_id=claimed.tenant_id, id=claimed.id, fence=claimed.fence, worker_id=self.id,
+                run_at=self.now() if claimed.due_at is None else claimed.due_at,
+            )  # fmt: skip
+        except Exception as error:
+            log.warning("claim_not_released", **about(claimed), error=repr(error))
+            self._claims_in_doubt = True
+
+    async def _stop_at_hole(
+        self, tenant_id: str, id_: bytes, fence: int, words: str, *, lost: int | None = None
+    ) -> None:  # fmt: skip
+        """Park it without a row that says so. If this fails, whoever claims it next does it. `lost`: the row that was
+        there when we were told that it is committed."""
+        values = {"tenant_id": tenant_id, "id": id_, "fence": fence, "words": HOLE + words}
+        try:
+            if lost is None:
+                await self.store.write("stop_at_hole", **values)
+            else:
+                await self.store.write("stop_where_lost", **values, seq=lost)
+        except Exception as error:
+            log.warning("claim_not_released", instance_id=ids.instance_word(id_), error=repr(error))
+            self._claims_in_doubt = True
+
+    async def _look_back(self) -> str | None:
+        """What is to be said where the database lost rows that we were told are on disk. The instances that they belong
+        to wait for a person, also once the database is not held back any more: they would do again what they did."""
+        lost = await self.acknowledged.lost(self.store)
+        for row in lost:
+            await self._lost_rows(row)
+        if not lost:
+            return None
+        one = ids.instance_word(lost[0].instance_id)
+        return (
+            f"worker {ids.worker_word(self.id)} was told that row {lost[0].seq} of instance {one} is committed, and it "
+            f"is gone, with rows of {len(lost) - 1} more: a standby was promoted that had not got everything, or an "
+            "earlier state was put in place"
+        )
+
+    async def _lost_rows(self, row: Row) -> None:
+        execution = self.executions.get(row.instance_id)
+        if execution is not None and not execution.abandoned:
+            self._abandon(execution)
+        self.kept.drop(row.instance_id)
+        words = f"row {row.seq} was committed under fence {row.fence} and is gone"
+        await self._stop_at_hole(row.tenant_id, row.instance_id, row.fence, words, lost=row.seq)
+
+    async def _gone(self, execution: UnderClaim) -> None:
+        """A turn found that what it stands on is not there. Of a row that was there before this claim, this instance
+        alone is stopped; one that we were told of, or the claim itself, is gone from all of the database."""
+        if await self.quarantine.gone_back():
+            return
+        [(fence,)] = await self.store.fetch("read_fence", tenant_id=execution.tenant_id, id=execution.id) or [(0,)]
+        if fence < execution.fence:
+            await self.quarantine.enter(
+                f"worker {ids.worker_word(self.id)} holds instance {ids.instance_word(execution.id)} under fence "
+                f"{execution.fence}, which the database does not know: an earlier state was put in place"
+            )
+        words = f"row {execution.claimed.history[-1].seq if execution.claimed.history else 1} is missing"
+        await self._stop_at_hole(execution.tenant_id, execution.id, execution.fence, words)
+
     def guard(self, execution: UnderClaim, work: Callable[..., None], *args: Any) -> None:
         """Every way into an execution is watched like this: whatever goes wrong inside must not leave it claimed and
         idle. (The two ways that every step takes, a result and a commit, have the same lines in place.)"""
         try:
             work(*args)
-        except ENDS_THE_PROCESS:
-            raise
         except BaseException as error:  # nothing is awaited here, so not even a CancelledError is this task's own
+            if is_interrupt(error):
+                raise
             self.broken(execution, error)
 
     def broken(self, execution: UnderClaim, error: BaseException) -> None:
         """A broken promise of our own: record it, drop the execution, let the claim be taken up afresh."""
         # As plain text: a renderer that shows the values of variables may take minutes over a deep one.
         trace = "".join(traceback.format_exception(error))[-4000:]
-        log.error("execution_broken", **about(execution.claimed), error=repr(error), trace=trace)
-        self.let_go(execution)
+        log.error("execution_broken", **about(execution.claimed), error=spelled(error), trace=trace)
+        self.let_go(execution, self._trouble(execution, f"{type_of(error)}: {message_of(error)}", own=True))
 
-    def let_go(self, execution: UnderClaim) -> None:
-        """Whoever claims it next, perhaps we ourselves, starts from what is on disk."""
+    def _trouble(self, execution: UnderClaim, error: str, *, own: bool) -> int:
+        return self.troubles.met(execution.id, error, self.loop.time(), own=own)
+
+    def is_cancelled(self) -> bool:
+        """Whether the loop is ending, and with it every task on it."""
+        task = self._claiming.task
+        return task is not None and task.cancelling() > 0
+
+    def down(self) -> list[str]:
+        """Which of our own tasks have ended, and were not begun again yet."""
+        claiming, committer, liveness = self._claiming.is_down, self.committer.is_down, self.liveness.is_down
+        parts = (claiming, committer, liveness, self.quarantine.is_down)
+        names = ("claiming", "committer", "liveness", "quarantine")
+        return [name for name, is_down in zip(names, parts, strict=True) if is_down]
+
+    def let_go(self, execution: UnderClaim, pause: int = 0) -> None:
+        """Whoever claims it next, perhaps we ourselves, starts from what is on disk. `pause`: in microseconds."""
         self._abandon(execution)
-        self.spawn(self._let_go(execution))
+        self.spawn(self._let_go(execution, pause))
 
     def busy(self) -> bool:
         """Whether anything here moves by itself: a handler runs, a turn is on its way to disk, events are read."""
@@ -664,18 +864,24 @@ class Worker:
         """The turn is not ours to take, or nobody can say what became of it: write nothing, stop its handlers.
 
         If the claim is still ours it is let go, and whoever claims next starts from what is on disk."""
-        log.warning("turn_refused", **about(execution.claimed), outcome=str(outcome))
-        self._abandon(execution)
-        if outcome is not Outcome.FENCED:
-            self.spawn(self._let_go(execution))
+        words = without_values(outcome) if isinstance(outcome, BaseException) else str(outcome)
+        log.warning("turn_refused", **about(execution.claimed), outcome=words)
+        if outcome in (Outcome.FENCED, Outcome.GONE):
+            self._abandon(execution)
+            if outcome is Outcome.GONE:
+                self.spawn(self._gone(execution))
+            return
+        # A database that is away or full is waited out, however long; what it says of the data is no passing trouble.
+        own = isinstance(outcome, BaseException) and self.store.blames_the_data(outcome)
+        self.let_go(execution, self._trouble(execution, words, own=own))
 
-    async def _let_go(self, execution: UnderClaim) -> None:
+    async def _let_go(self, execution: UnderClaim, until_claimed: int) -> None:
         pause = 0.05
         while not self.stopping:
             try:
                 await self.store.write(
                     "release_claim", tenant_id=execution.tenant_id, id=execution.id, fence=execution.fence,
-                    worker_id=self.id, run_at=self.now(),
+                    worker_id=self.id, run_at=self.now() + until_claimed,
                 )  # fmt: skip
                 self.wakeup.set()
                 return
@@ -700,6 +906,7 @@ class Worker:
 
     def handed_back(self, execution: UnderClaim, ended: Change | None) -> None:
         self._forget(execution)
+        self.troubles.over(execution.id)
         if self.tracing is not None:
             self.tracing.ended(execution, "waiting" if ended is None else ended.status)
         if ended is not None and self._on_ended is not None:
@@ -708,10 +915,30 @@ class Worker:
             self.wakeup.set()
 
     def _batch_committed(self, turns: list[Turn]) -> None:
+        if self.registry.dead_letter_hooks:
+            for letter in [letter for turn in turns for letter in turn.dead_letters]:
+                for hook in self.registry.dead_letter_hooks:
+                    self.spawn(self._tell(hook, just_written(letter)))
         if self._on_committed is not None:
             for turn in turns:
                 if turn.starts or turn.events or (turn.change is not None and turn.change.completed_at is not None):
                     self._on_committed(turn)
+
+    async def _tell(self, hook: Callable[..., Any], letter: DeadLetterView) -> None:
+        """An author's function, whatever it does: the letter is on disk, and nothing waits for this."""
+        try:
+            if signature_of(hook).is_async:
+                await hook(letter)
+            else:
+                await call_in_thread(self.pool, hook, (letter,), None)
+        except GeneratorExit:  # the loop is gone
+            raise
+        except BaseException as error:
+            log.error(
+                "dead_letter_hook_failed", dead_letter_id=letter.id, tenant_id=letter.tenant_id,
+                instance_id=letter.instance_id, error=f"{type_of(error)}: {message_of(error)}",
+                exception=traceback_text(error, source_line),
+            )  # fmt: skip
 
     async def observe(
         self, execution: UnderClaim, call: Call, attempt: int, value: Any, error: BaseException | None
@@ -722,7 +949,7 @@ class Worker:
             try:
                 payload, outcome = codec.encode(value), "returned"
             except Exception:
-                payload, outcome = codec.encode(repr(value)[:2000]), "returned"
+                payload, outcome = codec.encode(shown(value)), "returned"
         else:
             payload, outcome = codec.encode(error_payload(error)), "raised"
         effect_id = ids.effect_id(execution.tenant_id, execution.id, call.key, execution.epoch)
@@ -732,16 +959,7 @@ class Worker:
             "worker_id": execution.worker_id, "attempt": attempt, "observed_at": self.now(), "outcome": outcome,
             "payload": payload,
         }  # fmt: skip
-        for _ in range(EVIDENCE_TRIES):
-            try:
-                await self.store.write("observe_effect", **row)
-                return
-            except Exception as failed:
-                known = self.about(execution, call) | {"attempt": attempt}
-                log.warning("evidence_not_kept", **known, error=repr(failed))
-                if self.stopping:
-                    return
-                await asyncio.sleep(0.5)
+        self.evidence.keep(row, self.about(execution, call) | {"attempt": attempt})
 
     def came_late(self, execution: UnderClaim, call: Call, attempt: int, done: asyncio.Future[Any]) -> None:
         """A sync effect handler came back after its time-out."""
@@ -767,7 +985,7 @@ class Worker:
 
     def attempt_of(self, execution: UnderClaim, call: Call) -> int:
         undo = execution.undo
-        attempt: int = undo.attempt if undo is not None and undo.current is call else call.state.attempt
+        attempt: int = undo.attempt if undo is not None and execution.undoing(call) else call.state.attempt
         return attempt
 
     def about(self, execution: UnderClaim, call: Call | None = None) -> dict[str, Any]:

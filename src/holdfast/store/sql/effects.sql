@@ -65,6 +65,13 @@ select observed_at, worker_id, fence, attempt, outcome, payload from holdfast.ef
 where tenant_id = :tenant_id and effect_id = :effect_id and tenant_id <> '#observations_of_effect'
 order by observed_at
 
+-- name: call_of_effect
+-- Who made the latest call, and whether what this attempt came back with is on record as evidence.
+select e.worker_id, exists (select 1 from holdfast.effect_observations o
+  where o.tenant_id = e.tenant_id and o.effect_id = e.id and o.attempt = :attempt
+    and o.tenant_id <> '#observations_of_effect')
+from holdfast.effects e where e.tenant_id = :tenant_id and e.id = :id
+
 -- name: list_dead_letters
 select id, source, instance_id, definition_key, reason, payload, created_at, resolution, resolved_at, resolved_by
 from holdfast.dead_letters

@@ -12,18 +12,28 @@ id, kind, definition_key, definition_version, business_key, status, waiting_on, 
     || case when length(result) > :most then 'result ' else '' end
     || case when length(last_error) > :most then 'last_error ' else '' end as left_out
 
+-- part: newest_entry
+-- Of an instance `listed`: when its newest entry was written, and the call that its newest entries tell of. Entries that belong
+-- to no call come in short runs; no more than twenty are passed over.
+(select h.at from holdfast.history h where h.tenant_id = :tenant_id and h.instance_id = listed.id order by h.seq desc limit 1),
+  (select e.name from (
+    select h.seq, h.type, h.name from holdfast.history h where h.tenant_id = :tenant_id and h.instance_id = listed.id
+    order by h.seq desc limit 20) e
+   where e.type not like 'INSTANCE%' and e.type <> 'VALUE_RECORDED' order by e.seq desc limit 1)
+
 -- part: instance_page
 (created_at, id) < (:before_at, :before)
     and created_at >= :since order by created_at desc, id desc limit :limit
 
 -- name: read_instance
 select {instance_columns},
-  (select coalesce(max(seq), 0) from holdfast.history h where h.tenant_id = i.tenant_id and h.instance_id = i.id)
-from holdfast.instances i where tenant_id = :tenant_id and id = :id
+  (select coalesce(max(seq), 0) from holdfast.history h where h.tenant_id = listed.tenant_id and h.instance_id = listed.id),
+  {newest_entry}
+from holdfast.instances listed where tenant_id = :tenant_id and id = :id
 
 -- name: list_instances
 -- Newest first. Every status is a run of its own in the index; the page is merged from the heads of those asked for.
-select * from (
+select listed.*, {newest_entry} from (select * from (
   select * from (select {instance_listed} from holdfast.instances
     where tenant_id = :tenant_id and tenant_id <> '#instances_of_status' and status = 'pending' and cast(:statuses as text) like '%pending%' and {instance_page}) pending
   union all
@@ -44,10 +54,10 @@ select * from (
   union all
   select * from (select {instance_listed} from holdfast.instances
     where tenant_id = :tenant_id and tenant_id <> '#instances_of_status' and status = 'cancelled' and cast(:statuses as text) like '%cancelled%' and {instance_page}) cancelled
-) found order by created_at desc, id desc limit :limit
+) found order by created_at desc, id desc limit :limit) listed order by listed.created_at desc, listed.id desc
 
 -- name: list_instances_of_definition
-select * from (
+select listed.*, {newest_entry} from (select * from (
   select * from (select {instance_listed} from holdfast.instances
     where tenant_id = :tenant_id and tenant_id <> '#instances_of_definition' and definition_key = :definition_key and status = 'pending' and cast(:statuses as text) like '%pending%' and {instance_page}) pending
   union all
@@ -68,18 +78,20 @@ select * from (
   union all
   select * from (select {instance_listed} from holdfast.instances
     where tenant_id = :tenant_id and tenant_id <> '#instances_of_definition' and definition_key = :definition_key and status = 'cancelled' and cast(:statuses as text) like '%cancelled%' and {instance_page}) cancelled
-) found order by created_at desc, id desc limit :limit
+) found order by created_at desc, id desc limit :limit) listed order by listed.created_at desc, listed.id desc
 
 -- name: list_instances_of_business_key
 -- A business key is shared by as many instances as there are definitions, at most.
-select {instance_listed} from holdfast.instances
+select listed.*, {newest_entry} from (select {instance_listed} from holdfast.instances
 where tenant_id = :tenant_id and business_key = cast(:business_key as text) and tenant_id <> '#instances_business_key'
   and (cast(:definition_key as text) is null or definition_key = cast(:definition_key as text))
-  and cast(:statuses as text) like '%' || status || '%' and {instance_page}
+  and cast(:statuses as text) like '%' || status || '%' and {instance_page}) listed
+order by listed.created_at desc, listed.id desc
 
 -- name: list_children
-select {instance_listed} from holdfast.instances
-where tenant_id = :tenant_id and parent_id = :parent_id and tenant_id <> '#instances_of_parent' and {instance_page}
+select listed.*, {newest_entry} from (select {instance_listed} from holdfast.instances
+where tenant_id = :tenant_id and parent_id = :parent_id and tenant_id <> '#instances_of_parent' and {instance_page}) listed
+order by listed.created_at desc, listed.id desc
 
 -- name: find_business_key
 select id, input, status from holdfast.instances
@@ -89,6 +101,12 @@ where tenant_id = :tenant_id and definition_key = :definition_key and business_k
 -- name: read_ending
 select status, result, last_error, waiting_on, completed_at from holdfast.instances
 where tenant_id = :tenant_id and id = :id
+
+-- name: read_stored
+-- What a claim would bring beside the history, and how the instance stands.
+select kind, definition_key, definition_version, status, waiting_on, input, fence, attempts, woken, created_at, epoch,
+  epoch_seq, seq, hash, locked_by
+from holdfast.instances where tenant_id = :tenant_id and id = :id
 
 -- name: read_history
 select seq, type, name, fence, at, payload, salt, hash, payload_hash from holdfast.history
@@ -137,6 +155,7 @@ order by seq desc
 -- name: wake_unless_moved
 -- The row itself is the compare-and-set: whoever comes second finds it woken once more.
 update holdfast.instances as i set woken = i.woken + 1,
+  last_sent_at = case when i.last_sent_at < :sent_at then :sent_at else i.last_sent_at + 1 end,
   run_at = case when i.locked_by is not null then i.run_at
                 when i.run_at is null or i.run_at > :now then :now else i.run_at end
 where i.tenant_id = :tenant_id and i.id = :instance_id and i.completed_at is null and i.woken + (
@@ -147,8 +166,9 @@ where i.tenant_id = :tenant_id and i.id = :instance_id and i.completed_at is nul
 
 -- name: add_event
 insert into holdfast.events (tenant_id, instance_id, id, kind, name, payload, sent_at, sent_by)
-values (cast(:tenant_id as text), :instance_id, cast(:id as text), cast(:kind as text), cast(:name as text), :payload,
-  :sent_at, cast(:sent_by as text))
+select cast(:tenant_id as text), :instance_id, cast(:id as text), cast(:kind as text), cast(:name as text), :payload,
+  i.last_sent_at, cast(:sent_by as text)
+from holdfast.instances i where i.tenant_id = :tenant_id and i.id = :instance_id
 on conflict do nothing
 
 -- name: read_event

@@ -6,8 +6,9 @@ where i.tenant_id = :tenant_id and i.id = :id and i.locked_by is not null
 
 -- name: unknown_since
 -- Since when nobody knows what became of an instance's effects.
-select name, max(at) from holdfast.history
-where tenant_id = :tenant_id and instance_id = :instance_id and type = 'EFFECT_UNKNOWN' group by name
+select case when type = 'EFFECT_UNKNOWN' then name else 'undo:' || name end as step, max(at) from holdfast.history
+where tenant_id = :tenant_id and instance_id = :instance_id and type in ('EFFECT_UNKNOWN', 'COMPENSATION_UNKNOWN')
+group by type, name
 
 -- name: count_ahead
 -- What fell due before it among those it stands in line with: claims go round tenants and definitions, oldest first.

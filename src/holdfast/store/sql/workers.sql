@@ -4,6 +4,9 @@ select 1 from holdfast.workers where tenant_id = '*' and id = :worker_id and fen
 -- name: read_woken
 select woken from holdfast.instances where tenant_id = :tenant_id and id = :id
 
+-- name: read_fence
+select fence from holdfast.instances where tenant_id = :tenant_id and id = :id
+
 -- name: register_worker
 insert into holdfast.workers (tenant_id, id, host, pid, started_at, heartbeat_at, liveness, definitions)
 values ('*', :id, :host, :pid, :now, :now, :liveness, :definitions)
@@ -27,10 +30,12 @@ update holdfast.workers set fenced_at = :now, fenced_by = :by
 where tenant_id = '*' and id = :worker_id and fenced_at is null
 
 -- name: release_claims
--- A turn committed under the lost claim proves the instance harmless so far: its attempts start again.
+-- A turn committed under the lost claim proves the instance harmless so far: its attempts start again. Without one the
+-- attempt stands only if the worker died: one that stops cleanly gives it back.
 update holdfast.instances as i set locked_by = null, locked_at = null, run_at = :now,
   attempts = case when exists (select 1 from holdfast.history h where h.tenant_id = i.tenant_id
-                               and h.instance_id = i.id and h.fence = i.fence) then 0 else i.attempts end
+                               and h.instance_id = i.id and h.fence = i.fence) then 0 else
+                    i.attempts - case when :stopped and i.attempts > 0 then 1 else 0 end end
 where i.locked_by = :worker_id and i.tenant_id <> '#instances_claimed'
 
 -- name: suspects
@@ -44,11 +49,31 @@ select tenant_id, id, fence, woken from holdfast.instances
 where locked_by = :worker_id and tenant_id <> '#instances_claimed'
 
 -- name: release_claim
--- As in release_claims: what got on under this claim is no suspect, however often the database went away.
+-- By a worker that lives, so nobody died of it: the attempt is given back, whatever else went wrong.
 update holdfast.instances as i set locked_by = null, locked_at = null, run_at = :run_at,
   attempts = case when exists (select 1 from holdfast.history h where h.tenant_id = i.tenant_id
-                               and h.instance_id = i.id and h.fence = :fence) then 0 else i.attempts end
+                               and h.instance_id = i.id and h.fence = :fence) then 0
+                  when i.attempts > 0 then i.attempts - 1 else 0 end
 where i.tenant_id = :tenant_id and i.id = :id and i.fence = :fence and i.locked_by = :worker_id
+
+-- name: stop_at_hole
+-- The instance's own row and nothing else: a history with a hole is not written on, not even to say so. A higher fence
+-- than the one known is a later claim, whose holder has looked for itself.
+update holdfast.instances set locked_by = null, locked_at = null, run_at = null, status = 'waiting',
+  waiting_on = :words, attempts = 0, fence = :fence
+where tenant_id = :tenant_id and id = :id and fence <= :fence and completed_at is null
+
+-- name: stop_where_lost
+-- Of an instance that lost a row by going back, whoever has claimed it since: that claim knows less than we do.
+update holdfast.instances as i set locked_by = null, locked_at = null, run_at = null, status = 'waiting',
+  waiting_on = :words, attempts = 0, fence = case when i.fence < :fence then :fence else i.fence end
+where i.tenant_id = :tenant_id and i.id = :id and i.completed_at is null
+  and not exists (select 1 from holdfast.history h where h.tenant_id = :tenant_id and h.instance_id = :id and h.seq = :seq)
+
+-- name: give_back_claim
+-- Of what was claimed and has not begun: it counts as no attempt.
+update holdfast.instances set locked_by = null, locked_at = null, run_at = :run_at, attempts = attempts - 1
+where tenant_id = :tenant_id and id = :id and fence = :fence and locked_by = :worker_id
 
 -- name: observe_effect
 insert into holdfast.effect_observations

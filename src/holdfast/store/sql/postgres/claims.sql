@@ -48,7 +48,7 @@ from picked p cross join me
 where i.tenant_id = any(array[p.tenant_id]) and i.id = p.id
 returning i.tenant_id, i.id, i.kind, i.definition_key, i.definition_version, i.status, i.input, i.snapshot,
   i.fence, i.attempts, i.woken, i.parent_id, i.parent_step, i.trace_id, i.created_at, i.created_by,
-  i.epoch, i.epoch_seq, p.run_at as due_at
+  i.epoch, i.epoch_seq, i.seq, i.hash, p.run_at as due_at
 
 -- name: read_histories
 -- From the row on with which the epoch began: what was before is not replayed.
@@ -147,6 +147,15 @@ select h.hash
 from unnest(:tenants::text[], :instances::bytea[], :seqs::bigint[]) as i(tenant_id, id, seq)
 join holdfast.history h on h.tenant_id = any(array[i.tenant_id]) and h.instance_id = i.id and h.seq = i.seq
 
+-- name: look_up_grounds
+-- What turns that were refused stand on: the fence of the claim, and the row before.
+select n.id, n.fence, h.hash
+from unnest(:tenants::text[], :instances::bytea[], :seqs::bigint[]) as i(tenant_id, id, seq)
+join holdfast.instances n on n.tenant_id = any(array[i.tenant_id]) and n.id = i.id
+left join lateral (
+  select p.hash from holdfast.history p where p.tenant_id = i.tenant_id and p.instance_id = i.id and p.seq = i.seq limit 1
+) h on true
+
 -- name: look_up_starts
 select n.id
 from unnest(:tenants::text[], :instances::bytea[]) as i(tenant_id, id)
@@ -193,5 +202,13 @@ select 1 from holdfast.workers where tenant_id = '*' and id = :worker_id for upd
 with beat as (
   update holdfast.workers set heartbeat_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint
   where tenant_id = '*' and id = :worker_id and fenced_at is null returning id
+)
+select (extract(epoch from clock_timestamp()) * 1000000)::bigint, (select id from beat)
+
+-- name: beat_held
+-- Of a worker that gave everything back and has a call in a thread: fenced, and not known to be gone.
+with beat as (
+  update holdfast.workers set heartbeat_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint
+  where tenant_id = '*' and id = :worker_id and stopped_at is null returning id
 )
 select (extract(epoch from clock_timestamp()) * 1000000)::bigint, (select id from beat)

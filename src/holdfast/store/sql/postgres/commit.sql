@@ -23,7 +23,8 @@ won as (
   from me cross join (
     select tenant_id, substr(:first_2::bytea, 16 * n::integer - 15, 16) as instance_id, seq, type, name, fence, at,
       convert_to(payload, 'UTF8') as payload, substr(:first_9::bytea, 16 * n::integer - 15, 16) as salt,
-      substr(:first_10::bytea, 32 * n::integer - 31, 32) as hash
+      substr(:first_10::bytea, 32 * n::integer - 31, 32) as hash,
+      substr(:first_11::bytea, 32 * n::integer - 31, 32) as after
     from unnest(:first_1::text::text[], :first_3::text::bigint[], :first_4::text::text[], :first_5::text::text[],
                 :first_6::text::bigint[], :first_7::text::bigint[], string_to_array(:first_8, e'\x1f'))
       with ordinality as columns(tenant_id, seq, type, name, fence, at, payload, n)
@@ -35,6 +36,11 @@ won as (
       and i.locked_by is not distinct from me.id
     limit 1
   ) claim
+  -- Row n+1 needs row n: a history that lost its end is not written on.
+  where h.seq = 1 or h.after = (
+    select p.hash from holdfast.history p
+    where p.tenant_id = h.tenant_id and p.instance_id = h.instance_id and p.seq = h.seq - 1
+  )
   {commit_careful}
   returning tenant_id, instance_id
 )
@@ -94,8 +100,8 @@ told as (
   select e.*
   from unnest(:event_1::text::text[], :event_2::text::bytea[], :event_3::text::text[], :event_4::text::text[], :event_5::text::text[],
               :event_6::text::bytea[], :event_7::text::bigint[], :event_8::text::bytea[], :event_9::text::bytea[],
-              :event_10::text::text[])
-    as e(tenant_id, instance_id, id, kind, name, payload, sent_at, by, task_id, sent_by)
+              :event_10::text::text[]) with ordinality
+    as e(tenant_id, instance_id, id, kind, name, payload, sent_at, by, task_id, sent_by, number)
   where e.by is null or exists (select 1 from won where won.tenant_id = e.tenant_id and won.instance_id = e.by)
 )
 
@@ -138,28 +144,32 @@ claimant as materialized (
 
 -- name: commit_events
 -- An event for an instance that has ended is not kept: its sender is told. One that is born here is not there yet.
+-- Each comes after those that are there, whatever its sender's clock says, in the order of the batch.
 sent as (
   insert into holdfast.events (tenant_id, instance_id, id, kind, name, payload, sent_at, sent_by)
-  select e.tenant_id, e.instance_id, e.id, e.kind, e.name, e.payload, e.sent_at, e.sent_by
+  select e.tenant_id, e.instance_id, e.id, e.kind, e.name, e.payload,
+    greatest(e.sent_at, receiver.last_sent_at
+      + row_number() over (partition by e.tenant_id, e.instance_id order by e.number)), e.sent_by
   from told e
   cross join lateral (
     -- The limit keeps this a look-up by primary key: no other index can answer it before it is done.
-    select i.completed_at from holdfast.instances i where i.tenant_id = e.tenant_id and i.id = e.instance_id
+    select i.completed_at, i.last_sent_at from holdfast.instances i
+    where i.tenant_id = e.tenant_id and i.id = e.instance_id
     union all
-    select null from started where started.tenant_id = e.tenant_id and started.id = e.instance_id
+    select null, 0 from started where started.tenant_id = e.tenant_id and started.id = e.instance_id
     limit 1
   ) receiver
   where receiver.completed_at is null
     and (e.task_id is null or exists (select 1 from tasked where tasked.id = e.task_id))
   on conflict do nothing
-  returning tenant_id, instance_id
+  returning tenant_id, instance_id, sent_at
 ), woken as (
   update holdfast.instances i set
-    woken = i.woken + w.events,
+    woken = i.woken + w.events, last_sent_at = greatest(i.last_sent_at, w.newest),
     run_at = case when i.locked_by is null and i.completed_at is null
                   then least(coalesce(i.run_at, :now), :now) else i.run_at end
-  from (select tenant_id, instance_id, count(*) as events from sent group by tenant_id, instance_id
-        order by instance_id) w  -- all lock in this order: see `PostgresCommits._run`
+  from (select tenant_id, instance_id, count(*) as events, max(sent_at) as newest from sent
+        group by tenant_id, instance_id order by instance_id) w  -- all lock in this order: see `PostgresCommits._run`
   where i.tenant_id = any(array[w.tenant_id]) and i.id = w.instance_id
 )
 
@@ -188,6 +198,7 @@ effected as (
   join won on won.tenant_id = f.tenant_id and won.instance_id = f.instance_id
   on conflict (tenant_id, id) do update set
     state = excluded.state, attempt = excluded.attempt,
+    mode = case when excluded.state = 'started' then excluded.mode else effects.mode end,
     -- Whoever made the call stays named, whoever finds out about it later.
     fence = case when excluded.state = 'started' then excluded.fence else effects.fence end,
     worker_id = case when excluded.state = 'started' then excluded.worker_id else effects.worker_id end,

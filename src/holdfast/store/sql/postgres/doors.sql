@@ -47,4 +47,4 @@ select holdfast.walls_are_up(),
   exists (select 1 from pg_roles where rolname = 'holdfast_worker' and pg_has_role(current_user, oid, 'usage'))
 
 -- name: read_heartbeat
-select stopped_at, liveness, heartbeat_at from holdfast.workers where tenant_id = '*' and id = :worker_id
+select stopped_at, liveness, heartbeat_at, fenced_at from holdfast.workers where tenant_id = '*' and id = :worker_id

@@ -11,7 +11,8 @@ order by tenant_id, definition_key, definition_version, run_at limit 1
 -- `returning` knows nothing of what it replaces and costs more than reading; one writer at a time, so both see the same.
 select tenant_id, id, kind, definition_key, definition_version,
   case when status = 'compensating' then status else 'running' end, input, snapshot,
-  fence + 1, attempts + 1, woken, parent_id, parent_step, trace_id, created_at, created_by, epoch, epoch_seq, run_at
+  fence + 1, attempts + 1, woken, parent_id, parent_step, trace_id, created_at, created_by, epoch, epoch_seq, seq, hash,
+  run_at
 from holdfast.instances
 where queue = :queue and tenant_id = :tenant_id and definition_key = :key and definition_version = :version
   and run_at <= :now and run_at is not null and locked_by is null and tenant_id <> '#instances_due'
@@ -67,6 +68,12 @@ order by sent_at, id limit :limit
 
 -- name: look_up_history_row
 select hash from holdfast.history where tenant_id = :tenant_id and instance_id = :instance_id and seq = :seq
+
+-- name: look_up_ground
+-- What a turn that was refused stands on: the fence of its claim, and the row before it.
+select i.fence, h.hash from holdfast.instances i
+left join holdfast.history h on h.tenant_id = i.tenant_id and h.instance_id = i.id and h.seq = :seq
+where i.tenant_id = :tenant_id and i.id = :id
 
 -- name: look_up_start
 select 1 from holdfast.instances where tenant_id = :tenant_id and id = :id

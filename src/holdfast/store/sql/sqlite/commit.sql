@@ -3,9 +3,13 @@
 
 -- name: commit_guard
 -- `cross join` fixes the order: one look-up by primary key per turn, never a walk through all of a worker's claims.
-with h(tenant_id, instance_id, fence) as (values {rows})
+-- Row n+1 needs row n: a history that lost its end is not written on.
+with h(tenant_id, instance_id, fence, seq, after) as (values {rows})
 select count(*) from h cross join holdfast.instances i
 where i.tenant_id = h.tenant_id and i.id = h.instance_id and i.locked_by = :worker_id and i.fence = h.fence
+  and (h.seq = 1 or h.after = (
+    select p.hash from holdfast.history p
+    where p.tenant_id = h.tenant_id and p.instance_id = h.instance_id and p.seq = h.seq - 1))
 
 -- name: commit_history
 insert into holdfast.history (tenant_id, instance_id, seq, type, name, fence, at, payload, salt, hash) values {rows}
@@ -69,18 +73,19 @@ where true
 on conflict do nothing
 
 -- name: commit_events
-with e(tenant_id, instance_id, id, kind, name, payload, sent_at, by_id, task_id, sent_by) as (values {rows})
+-- After those that are there, whatever the sender's clock says; `number`: the place among those to one instance.
+with e(tenant_id, instance_id, id, kind, name, payload, sent_at, by_id, task_id, sent_by, number) as (values {rows})
 insert into holdfast.events (tenant_id, instance_id, id, kind, name, payload, sent_at, sent_by)
-select e.tenant_id, e.instance_id, e.id, e.kind, e.name, e.payload, e.sent_at, e.sent_by
+select e.tenant_id, e.instance_id, e.id, e.kind, e.name, e.payload, max(e.sent_at, i.last_sent_at + e.number), e.sent_by
 from e join holdfast.instances i on i.tenant_id = e.tenant_id and i.id = e.instance_id and i.completed_at is null
 where true
 on conflict do nothing
-returning tenant_id, instance_id, id
+returning tenant_id, instance_id, sent_at
 
 -- name: commit_woken
-with w(tenant_id, instance_id, events, now) as (values {rows})
+with w(tenant_id, instance_id, events, newest, now) as (values {rows})
 update holdfast.instances as i set
-  woken = i.woken + w.events,
+  woken = i.woken + w.events, last_sent_at = max(i.last_sent_at, w.newest),
   run_at = case when i.locked_by is null and i.completed_at is null
                 then min(coalesce(i.run_at, w.now), w.now) else i.run_at end
 from w where i.tenant_id = w.tenant_id and i.id = w.instance_id
@@ -96,6 +101,7 @@ insert into holdfast.effects (tenant_id, id, instance_id, step, mode, state, att
   receipt, last_error, resolution, resolved_by, reason) values {rows}
 on conflict (tenant_id, id) do update set
   state = excluded.state, attempt = excluded.attempt,
+  mode = case when excluded.state = 'started' then excluded.mode else holdfast.effects.mode end,
   -- Whoever made the call stays named, whoever finds out about it later.
   fence = case when excluded.state = 'started' then excluded.fence else holdfast.effects.fence end,
   worker_id = case when excluded.state = 'started' then excluded.worker_id else holdfast.effects.worker_id end,
