@@ -16,7 +16,7 @@ SHELL   := bash -o pipefail
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-newest check bench mutants crashes faults fuzz-api xstate lock clean
+.PHONY: help run test test-all test-newest check bench mutants crashes faults simulate fuzz-api xstate lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' Makefile
@@ -67,6 +67,9 @@ crashes: $(READY) ## stop before and after every single write, on PostgreSQL too
 
 faults: $(READY) ## kill, pause and cut off real workers for a while, and audit; ARGS="--kills 2000" asks for more
 	$(BIN)/python -m tests.processes.long $(ARGS)
+
+simulate: $(READY) ## 2,000 seeds of random workflows under random faults; ARGS="--seeds 0:100000" asks for more
+	$(BIN)/python -m tests.simulate $(ARGS)
 
 fuzz-api: $(READY) ## 5,000 requests that nobody thought of to every operation of the API, on both databases
 	$(BIN)/python -m tests.api.fuzz --cases 5000 $(ARGS)
