@@ -54,7 +54,33 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["postgres_port"] = shared_cluster(node.config).port
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    leave_to_the_full_size(config, items)
+    spread(items)
+
+
+CASES_MAX = 4
+
+
+def leave_to_the_full_size(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A test with many cases runs all of them on SQLite, and on PostgreSQL a few, drawn anew for each run; all at full
+    size, and whenever tests are asked for by name."""
+    if size.FULL or config.option.keyword or any("::" in argument for argument in config.args):
+        return
+    cases: dict[tuple[str, str], list[pytest.Item]] = {}
+    rooms = ("flows", "charts", "api", "cli")
+    for item in items:
+        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if len(params) > 1 and "postgres" in params.values() and item.path.parent.name in rooms:
+            cases.setdefault((item.path.name, item.name.partition("[")[0]), []).append(item)
+    run = {id(item) for about, found in cases.items() for item in size.sample(found, CASES_MAX, *about)}
+    left = [item for found in cases.values() for item in found if id(item) not in run]
+    config.hook.pytest_deselected(items=left)
+    gone = {id(item) for item in left}
+    items[:] = [item for item in items if id(item) not in gone]
+
+
+def spread(items: list[pytest.Item]) -> None:
     """Spread the tests of real processes, which mostly wait, evenly among the others, which mostly compute, over the
     first three quarters of what each process of the run gets: at the end, none waits alone for a long one."""
     waiting = [item for item in items if mostly_waits(item)]

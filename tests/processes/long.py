@@ -2,8 +2,9 @@
 
 Rounds of faults, each on a fresh database under a mixture of work, each ended by the auditor. Without arguments a
 short round of everything; `--kills 2000` and its kin ask for more. Prints a progress line and a summary, and ends
-with 1 if any round failed, whose seed and files it names. A round that came through is written to tests/.faulted, and
-counts in the next run on the same source: a run may be interrupted. `--fresh` begins anew.
+with 1 if any round failed, whose seed and files it names. A round that came through is written to
+tests/processes/came_through.jsonl, and counts in the next run on the same source, in any clone, so a run may be
+interrupted; `--fresh` begins anew.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from tests.processes.fleet import Fleet, Process, wait_until
 from tests.processes.mixture import Mixture
 from tests.processes.proxy import Proxy
 from tests.support.postgres import Cluster, Server
-from tests.support.source import ROOT, source_digest
+from tests.support.source import source_digest
 
 CONCURRENCY = 25
 COUNT = 100
 PAUSE = 0.1
 LEASE = 4.0
-RESULTS = ROOT / "tests" / ".faulted"
+RESULTS = Path(__file__).with_name("came_through.jsonl")
 PER_ROUND = {"kills": 20, "pauses": 5, "restarts": 5, "cuts": 100}
 
 
@@ -52,12 +53,13 @@ class Tally:
             "fences": self.fences - before.fences, "repeats": self.repeats - before.repeats,
             "instances": self.instances - before.instances,
         }  # fmt: skip
-        with RESULTS.open("a") as file:
-            file.write(json.dumps(words) + "\n")
+        # What came through on an older source goes: it says nothing of this one.
+        lines = [line for line in _lines() if json.loads(line)["source"] == source]
+        RESULTS.write_text("".join(f"{line}\n" for line in [*lines, json.dumps(words)]))
 
     def take_over(self, source: str) -> None:
         """Rounds that came through before on this very source."""
-        for line in RESULTS.read_text().splitlines() if RESULTS.exists() else ():
+        for line in _lines():
             words = json.loads(line)
             if words["source"] == source and (words["round"], words["seed"]) not in self.done:
                 self.done.add((words["round"], words["seed"]))
@@ -89,6 +91,10 @@ class Tally:
             f"\n\nfaults:\n{faults}\nrounds {self.rounds}, instances {self.instances}, workers fenced {self.fences}, "
             f"steps run again {self.repeats}, failed rounds {self.failed}"
         )
+
+
+def _lines() -> list[str]:
+    return RESULTS.read_text().splitlines() if RESULTS.exists() else []
 
 
 def moved_on(mixture: Mixture, chance: random.Random) -> None:

@@ -1,7 +1,8 @@
 """`python -m tests.simulate --seeds 0:2000`: run seeds in parallel, resumable, and say which ones fail.
 
-A slice of seeds that came through is written to tests/.simulated with a digest of the source that it ran on: asked
-again for the same source, it is not run again. A seed that fails prints the line that reproduces it.
+A slice of seeds that came through is written to tests/simulate/came_through.txt with a digest of the source that it ran
+on: asked again for the same source, in any clone, it is not run again. A seed that fails prints the line that
+reproduces it.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import os
 import sys
 import warnings
 from collections import Counter
+from pathlib import Path
 
 from tests.simulate.checks import kinds
 from tests.simulate.planted import PLANTED, find
 from tests.simulate.processes import long_run
-from tests.simulate.seeds import KEPT, explain, keep, line_for, run_all, seeds_from
+from tests.simulate.seeds import CAME_THROUGH, KEPT, explain, keep, line_for, run_all, seeds_from
 from tests.simulate.simulation import ALWAYS, FEATURES, Result, Simulation
 
 
@@ -34,6 +36,7 @@ def main() -> int:
     parser.add_argument("--explain", action="store_true", help="find the switches without which a seed comes through")
     parser.add_argument("--keep", action="store_true", help=f"append the seeds that fail to {KEPT.name}")
     parser.add_argument("--fresh", action="store_true", help="run also what came through before")
+    parser.add_argument("--record", type=Path, default=CAME_THROUGH, help="where to write down what came through")
     parser.add_argument("--processes", action="store_true", help="real worker processes instead, for --minutes")
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--postgres", action="store_true", help="with --processes: on a private PostgreSQL")
@@ -56,7 +59,7 @@ def main() -> int:
     if given.verbose:
         failed = [result for result in (one(seed, without) for seed in seeds) if result.problems]
     else:
-        failed = run_all(seeds, without, given.jobs, fresh=given.fresh)
+        failed = run_all(seeds, without, given.jobs, given.record, fresh=given.fresh)
     if given.keep and failed:
         keep(failed)
     for result in failed:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import multiprocessing
 import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from hashlib import sha256
 from pathlib import Path
 
 import structlog
@@ -16,20 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tests.simulate.simulation import Result, Simulation
+from tests.support.source import source_digest
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-RESULTS = ROOT / "tests" / ".simulated"
+CAME_THROUGH = Path(__file__).with_name("came_through.txt")  # a digest of the source, and the seeds in ranges
 KEPT = Path(__file__).with_name("kept_seeds.txt")
 SLICE = 25
-
-
-def source_digest() -> str:
-    """Of everything that decides what a seed does: the engine and the simulator."""
-    digest = sha256()
-    parts = [*(ROOT / "src").rglob("*"), *Path(__file__).parent.glob("*.py")]
-    for path in sorted(p for p in parts if p.suffix in (".py", ".sql") and not p.name.startswith("test_")):
-        digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def seeds_from(text: str) -> list[int]:
@@ -60,15 +49,26 @@ def line_for(result: Result, without: frozenset[str]) -> str:
     return f"python -m tests.simulate --seeds {result.seed}{more} --verbose  # {result.problems[0][:160]}"
 
 
-def done_before(digest: str) -> set[int]:
+def done_before(record: Path, digest: str) -> set[int]:
     """Seeds that came through on this very source."""
-    done: set[int] = set()
-    if RESULTS.exists():
-        for line in RESULTS.read_text().splitlines():
-            words = json.loads(line)
-            if words["source"] == digest:
-                done.update(set(words["seeds"]) - {int(seed) for seed in words["failed"]})
-    return done
+    source, _, seeds = record.read_text().partition(" ") if record.exists() else ("", "", "")
+    return set(seeds_from(seeds.strip())) if source == digest and seeds.strip() else set()
+
+
+def ranges(seeds: Iterable[int]) -> str:
+    """As `seeds_from` reads them."""
+    found: list[list[int]] = []
+    for seed in sorted(seeds):
+        if found and found[-1][1] == seed:
+            found[-1][1] += 1
+        else:
+            found.append([seed, seed + 1])
+    return ",".join(f"{first}:{end}" for first, end in found)
+
+
+def write_down(record: Path, digest: str, seeds: set[int]) -> None:
+    """What came through on an older source goes: it says nothing of this one."""
+    record.write_text(f"{digest} {ranges(seeds | done_before(record, digest))}\n")
 
 
 def slices(seeds: Iterable[int]) -> list[list[int]]:
@@ -76,10 +76,10 @@ def slices(seeds: Iterable[int]) -> list[list[int]]:
     return [left[at : at + SLICE] for at in range(0, len(left), SLICE)]
 
 
-def run_all(seeds: list[int], without: frozenset[str], jobs: int, *, fresh: bool) -> list[Result]:
+def run_all(seeds: list[int], without: frozenset[str], jobs: int, record: Path, *, fresh: bool) -> list[Result]:
     """Run what has not come through before, in processes, and write down each slice as it ends."""
-    digest = source_digest()
-    done = set() if fresh or without else done_before(digest)
+    digest = source_digest("simulate")
+    done = set() if fresh or without else done_before(record, digest)
     left = [seed for seed in seeds if seed not in done]
     if len(left) < len(seeds):
         print(f"{len(seeds) - len(left):,} of {len(seeds):,} seeds came through before on source {digest}")
@@ -104,12 +104,7 @@ def run_all(seeds: list[int], without: frozenset[str], jobs: int, *, fresh: bool
                 bar.console.print(line_for(result, without), highlight=False, soft_wrap=True)
             failed += bad
             if not without:
-                words = {
-                    "source": digest, "seeds": [result.seed for result in results],
-                    "failed": {result.seed: result.problems[:3] for result in bad},
-                }  # fmt: skip
-                with RESULTS.open("a") as file:
-                    file.write(json.dumps(words) + "\n")
+                write_down(record, digest, {result.seed for result in results if not result.problems})
             bar.update(task, advance=len(results), bad=f"{len(failed)} failed" if failed else "")
     return sorted(failed, key=lambda result: result.seed)
 

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.simulate.planted import PLANTED
-from tests.simulate.seeds import kept_seeds, line_for, seeds_from, slices
+from tests.simulate.seeds import done_before, kept_seeds, line_for, ranges, seeds_from, slices
 from tests.simulate.simulation import Result
 from tests.support.size import sized
+from tests.support.source import source_digest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -27,15 +28,15 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_seeds_run_clean() -> None:
-    count = sized(60, 2000)
-    ran = simulate("--seeds", f"0:{count}", "--jobs", "1")
+def test_seeds_run_clean(tmp_path: Path) -> None:
+    count = sized(30, 2000)
+    ran = simulate("--seeds", f"0:{count}", "--jobs", "1", "--record", str(tmp_path / "came through"))
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-@pytest.mark.parametrize("seed", list(kept_seeds()))
-def test_a_kept_seed_runs_clean(seed: int) -> None:
-    ran = simulate("--seeds", str(seed), "--verbose")
+def test_kept_seeds_run_clean(tmp_path: Path) -> None:
+    seeds = ",".join(map(str, kept_seeds()))
+    ran = simulate("--seeds", seeds, "--jobs", "1", "--record", str(tmp_path / "came through"))
     assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-2000:]
 
 
@@ -46,6 +47,14 @@ def test_a_seed_means_the_same_twice() -> None:
     assert traces[0] == traces[1]
 
 
+def test_what_came_through_is_not_run_again(tmp_path: Path) -> None:
+    record = tmp_path / "came through"
+    said = [simulate("--seeds", "2:5,8", "--jobs", "1", "--record", str(record)).stdout for _ in range(2)]
+    assert "came through before" not in said[0] and "4 of 4 seeds came through before" in said[1]
+    record.write_text(record.read_text().replace(record.read_text().partition(" ")[0], "another-source"))
+    assert done_before(record, source_digest("simulate")) == set()
+
+
 def test_a_failing_seed_prints_the_line_that_reproduces_it() -> None:
     result = Result(1234, ["called twice: manual effect e1"], (), "", {})
     assert line_for(result, frozenset()).startswith("python -m tests.simulate --seeds 1234 --verbose  # called twice")
@@ -54,6 +63,8 @@ def test_a_failing_seed_prints_the_line_that_reproduces_it() -> None:
 def test_ranges_of_seeds_are_cut_into_slices() -> None:
     assert seeds_from("3,10:12") == [3, 10, 11]
     assert [len(part) for part in slices(range(60))] == [25, 25, 10]
+    assert ranges([11, 3, 10, 4, 7]) == "3:5,7:8,10:12"
+    assert seeds_from(ranges(range(40))) == list(range(40))
 
 
 @pytest.mark.parametrize("fault", PLANTED)

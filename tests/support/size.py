@@ -1,8 +1,9 @@
 """How large a run is. `make test` runs every test at a size that one waits for; `make test-all` runs them at full size.
 
 A test asks `sized` for its numbers, and `sample` for the part it tries of what there is to try: another part in each
-run, drawn by the seed that a run prints. No test is left out of a run. HOLDFAST_TEST_SIZE=full asks for full size,
-HOLDFAST_TEST_SEED=7 for the parts of the run that printed 7.
+run, drawn by the seed that a run prints. No test is left out of a run, but of one with many cases some are left out on
+PostgreSQL (tests/conftest.py). HOLDFAST_TEST_SIZE=full asks for full size, HOLDFAST_TEST_SEED=7 for the parts of the
+run that printed 7.
 """
 
 from __future__ import annotations
