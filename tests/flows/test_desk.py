@@ -281,6 +281,28 @@ async def test_a_word_about_an_attempt_that_is_over_is_refused_however_late_it_i
 
 
 @pytest.mark.parametrize("word", ["happened", "did_not_happen", "abort"])
+async def test_a_word_about_an_attempt_that_a_lookup_has_settled_decides_nothing_about_the_next(
+    harness: Harness, provider: FakeProvider, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    declare(harness, provider, mode="lookup", lookup=lambda key: None, settle_after=timedelta(minutes=1))
+    provider.plan("timeout_before", "timeout_before")
+    handle = await harness.start("pay")
+    await harness.run_until_idle()
+    [view] = await harness.effects.list()
+
+    async def the_next_attempt_begins() -> None:
+        while len(provider.calls) < 2 or (await harness.effects.show(view.id)).state != "outcome_unknown":
+            await harness.advance(seconds=10)
+
+    after_the_look(harness, monkeypatch, the_next_attempt_begins)
+    await harness.effects.resolve(view.id, word, result={"id": "prov-1"}, accept_double=True, **ANN)
+    await harness.run_until_idle()
+    assert (len(provider.calls), await entries(handle, "EFFECT_RESOLVED")) == (2, [])
+    assert [entry.payload["actor"] for entry in await entries(handle, "INSTANCE_RESUMED")] == ["ann"]
+    assert (await harness.effects.show(view.id)).attempt == 2
+
+
+@pytest.mark.parametrize("word", ["happened", "did_not_happen", "abort"])
 async def test_a_word_about_an_effect_that_repeats_itself_is_refused_and_not_dropped_later(
     harness: Harness, provider: FakeProvider, word: str
 ) -> None:

@@ -141,6 +141,33 @@ async def test_signals_that_come_while_it_runs_are_read_once_or_twice_however_ma
     assert many["calls"] < few["calls"] * 4 * 1.4, (few, many)
 
 
+async def test_however_many_ask_while_events_are_read_they_are_read_once_more(url: str) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await go_on.wait()
+
+    async with Harness(url=url) as harness:
+
+        @harness.workflow("busy")
+        async def busy(ctx: Context) -> None:
+            await ctx.step("wait", wait)
+
+        await harness.start("busy")
+        counting = Counting(harness)
+        running = asyncio.create_task(harness.run_until_idle())
+        await begun.wait()
+        assert harness.test_worker is not None
+        [execution] = harness.test_worker.executions.values()
+        before = counting.counts["readings"]
+        for _ in range(50):
+            harness.test_worker.fetch_events(execution)
+        go_on.set()
+        await running
+        assert 1 <= counting.counts["readings"] - before <= 3
+
+
 async def test_a_long_line_is_taken_in_the_order_of_sending_over_several_claims(harness: Harness) -> None:
     handle = await harness.start("collect", 3 * SIGNALS_READ)
     await harness.run_until_idle()
