@@ -8,7 +8,7 @@ from tests.api.fuzz import ALIKE, OPERATIONS, Fuzzer, Seeds, Target
 from tests.api.served import Served
 from tests.support.size import sized
 
-CASES = sized(50, 200)
+CASES = sized(20, 200)
 
 
 def target(served: Served) -> Target:

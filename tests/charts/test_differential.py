@@ -10,7 +10,7 @@ from tests.charts.differential import compare, install_xstate, run, run_xstate
 from tests.charts.machines import Machine
 from tests.support.size import sized
 
-BATCH = sized(20, 75)
+BATCH = sized(10, 75)
 
 
 @pytest.fixture(scope="session")
