@@ -510,6 +510,7 @@ async def main():
         await hf.start("interrupted", business_key="it")
         await asyncio.sleep(30)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
 loop = asyncio.new_event_loop()
 task = loop.create_task(main())
 try:
@@ -533,3 +534,46 @@ async def test_a_real_interrupt_is_nobodys_failure(harness: Harness) -> None:
     assert view.status in ("pending", "running")
     assert "STEP_RETRIED" not in await types(harness.instance(view.id))
     assert query(harness.url, "select locked_by from holdfast.instances") == [(None,)]
+
+
+ABANDONED = """
+import asyncio, os, sys
+from holdfast import Holdfast
+
+hf = Holdfast(sys.argv[1])
+begun = asyncio.Event()
+
+async def wait():
+    begun.set()
+    await asyncio.Event().wait()
+
+@hf.workflow("waits")
+async def waits(ctx):
+    await asyncio.gather(ctx.step("wait", wait), ctx.step("with a time-out", wait, timeout=60))
+
+async def main():
+    await hf.open()
+    worker = hf.worker()
+    await worker.__aenter__()
+    await hf.start("waits")
+    await begun.wait()
+
+loop = asyncio.new_event_loop()
+loop.run_until_complete(main())
+tasks = asyncio.all_tasks(loop)
+loop.close()
+for task in tasks:
+    if task.get_coro().__name__ in ("_run_step", "_bring_back"):
+        task.get_coro().close()  # as the garbage collector does
+        print("closed")
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+async def test_a_handler_whose_loop_is_gone_is_closed_without_a_word(harness: Harness) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", ABANDONED, harness.url, stdout=PIPE, stderr=STDOUT
+    )
+    said, _ = await process.communicate()
+    assert process.returncode == 0 and said.count(b"closed") == 2 and b"Traceback" not in said, said.decode()

@@ -283,7 +283,7 @@ def _came_from_outside(ex: UnderClaim, call: Call, error: BaseException) -> bool
     cancellation is the handler's own, unless we have stopped it, or the loop is ending and cancels us, too. So is a
     GeneratorExit, unless the coroutine is closed: then its task is not the one that runs."""
     if isinstance(error, GeneratorExit):
-        return ex.running.get(call.key) is not asyncio.current_task()
+        return not ex.runs_now(call)
     if not isinstance(error, asyncio.CancelledError):
         return is_interrupt(error)
     if ex.abandoned or not ex.worker.is_cancelled():

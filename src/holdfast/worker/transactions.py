@@ -105,7 +105,7 @@ async def _run(worker: Worker, ex: UnderClaim, call: Call) -> None:
         except BaseException as raised:
             lost = readable(raised)
             # A coroutine that is closed is not run by its task; else a GeneratorExit is the handler's own.
-            runs = isinstance(lost, GeneratorExit) and ex.running.get(call.key) is asyncio.current_task()
+            runs = isinstance(lost, GeneratorExit) and ex.runs_now(call)
             if (is_interrupt(lost) and not runs) or (ex.abandoned and not isinstance(lost, Exception)):
                 raise
             if "turn" not in kept and (lost is not raised or not isinstance(lost, Exception)):

@@ -6,6 +6,7 @@ answered and let go does not.
 
 from __future__ import annotations
 
+import asyncio
 import linecache
 from collections import deque
 from collections.abc import Mapping
@@ -245,6 +246,13 @@ class UnderClaim:
         while self.arrived:
             self.take_result(*self.arrived.popleft())
         self.decide()
+
+    def runs_now(self, call: Call) -> bool:
+        """Whether the call's own task is running, not whoever closes its coroutine, perhaps after its loop's end."""
+        try:
+            return self.running.get(call.key) is asyncio.current_task()
+        except RuntimeError:
+            return False
 
     def undoing(self, call: Call) -> bool:
         """Whether what runs for this call now is the step that undoes it."""
