@@ -48,7 +48,8 @@ CONTROL = "tests/flows/test_control.py -k sqlite"
 REHEARSAL = "tests/flows/test_rehearsal.py -k sqlite"
 MUTANTS = [
     Mutant("a handler that is closed after its loop's end asks for the loop's task", "worker/turns.py",
-           "        except RuntimeError:\n            return False\n", "        except ZeroDivisionError:\n            return False\n",
+           "        except RuntimeError:\n            return False\n",
+           "        except ZeroDivisionError:\n            return False\n",
            "tests/flows/test_odd_failures.py -k 'sqlite and whose_loop_is_gone'"),
     Mutant("a rehearsal runs the handlers", "worker/rehearsal.py",
            '        attempt = f"attempt {call.state.attempt} of " if call.state.attempt > 1 else ""',
