@@ -540,3 +540,20 @@ async def test_not_applied_and_rejected_are_ordinary_errors_in_a_step(harness: H
         handle = await harness.start("plain", kind)
         await harness.run_until_idle()
         assert (await handle.status()).status == "failed"
+
+
+async def test_a_lookup_that_finds_nothing_starts_the_next_attempt_whatever_retry_on_says(
+    harness: Harness, provider: FakeProvider
+) -> None:
+    @harness.workflow("order")
+    async def order(ctx: Context) -> Any:
+        def pay(info: StepInfo) -> Any:
+            return provider.call(info.idempotency_key)
+
+        return await ctx.effect("pay", pay, mode="lookup", lookup=provider.find, retry_on=ConnectionError)
+
+    provider.plan("timeout_before")
+    handle = await harness.start("order")
+    await harness.advance(minutes=5)
+    assert (await handle.status()).status == "completed"
+    assert len(provider.calls) == 2

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Handle, Holdfast, InstanceFailed, NotApplied, StepInfo, effect
+from holdfast import Context, ForkRefused, Handle, Holdfast, InstanceFailed, NotApplied, StepInfo, effect
+from holdfast.app import instances
 from holdfast.engine.effects import GRACE, LEASE
 from holdfast.testing import Harness
 from tests.flows.support import entries, next_worker, types, until
@@ -709,3 +710,112 @@ async def test_a_keyed_effect_of_a_parked_instance_can_be_settled(harness: Harne
         assert await handle.result(0) == "nothing to do"
         assert world.seen == ["paid"]
         assert_sound(harness.url)
+
+
+async def test_an_effect_in_doubt_that_was_moved_into_a_child_is_not_made_there(harness: Harness) -> None:
+    world = World()
+    handle = await paying(harness, world)
+
+    async def payment(ctx: Context, given: Any) -> Any:
+        return await ctx.effect("pay", world.pay)
+
+    async def moved(ctx: Context, given: Any) -> Any:
+        await ctx.step("reserve", world.reserve, compensate=world.release)
+        return await ctx.child("payment", "payment")
+
+    app = app_of(moved)
+    app.workflow("payment")(payment)
+    async with next_worker(harness, app=app) as other:
+        await other.advance(seconds=CALL_IS_OVER)
+        assert "asks for child 'payment' before it" in str((await other.instance(handle.id).status()).waiting_on)
+    assert world.seen == ["reserved", "paid"]
+    assert "CHILD_STARTED" not in await types(handle)
+
+
+@pytest.mark.parametrize("again", ["once more", "for the first time"])
+async def test_nothing_new_begins_once_a_cancel_is_in_line(harness: Harness, again: str) -> None:
+    seen: list[str] = []
+
+    def undo_a() -> None:
+        seen.append("undo a")
+        if again == "once more" and seen.count("undo a") == 1:
+            raise NotApplied("later")  # the next claim takes up the undoing
+
+    def app(*, more: bool) -> Holdfast:
+        async def order(ctx: Context, given: Any) -> None:
+            await ctx.step("a", lambda: seen.append("a"), compensate=undo_a)
+            if more:
+                await ctx.step("b", lambda: seen.append("b"), compensate=lambda: seen.append("undo b"))
+            await ctx.wait_for_signal("go")
+
+        return app_of(order)
+
+    async with Harness(app(more=False), url=harness.url, clock=harness.clock) as first:
+        handle = await first.start("order")
+        await first.run_until_idle()
+        await handle.cancel("enough", actor="ann")
+    async with Harness(app(more=True), url=harness.url, clock=harness.clock) as other:
+        await other.advance(minutes=5)
+        assert (await other.instance(handle.id).status()).status == "cancelled"
+    assert set(seen) == {"a", "undo a"}
+
+
+async def test_an_undo_that_a_person_gave_up_on_is_not_made_again_by_a_retry(harness: Harness) -> None:
+    refunds: list[str] = []
+
+    def refund(info: StepInfo) -> None:
+        refunds.append(info.idempotency_key)
+        raise ConnectionResetError("no answer")
+
+    def ship() -> None:
+        raise ValueError("no courier")
+
+    @harness.workflow("order")
+    async def order(ctx: Context, given: Any) -> None:
+        await ctx.effect("pay", lambda: "r1", compensate=refund)
+        await ctx.step("ship", ship, max_attempts=1)
+
+    handle = await harness.start("order")
+    await harness.run_until_idle()
+    [view] = await harness.effects.list()
+    await harness.effects.resolve(view.id, "abort", actor="ann", reason="the bank cannot tell")
+    await harness.run_until_idle()
+    with pytest.raises(ForkRefused, match="'pay', which would be taken over as done, may have been undone"):
+        await handle.retry("again", actor="bob")
+    assert len(refunds) == 1
+
+
+async def test_a_word_about_an_earlier_attempt_settles_nothing_that_the_code_asks_for_no_more(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost() -> None:
+        raise ConnectionResetError("no answer")
+
+    async def order(ctx: Context, given: Any) -> None:
+        await ctx.effect("pay", lost, mode="lookup", lookup=lambda key: None)
+
+    async def without(ctx: Context, given: Any) -> None:
+        return None
+
+    async with Harness(app_of(order), url=harness.url, clock=harness.clock) as first:
+        handle = await first.start("order")
+        await first.run_until_idle()
+        [view] = await first.effects.list()
+        put = instances.put
+
+        async def late(*words: Any) -> Any:
+            """Between the desk's look and its word the lookup begins another attempt; then the worker ends."""
+            while (await first.effects.show(view.id)).attempt == 1:
+                await first.advance(seconds=10)
+            await first.run_until_idle()
+            assert first.test_worker is not None
+            first.test_worker.stopping = True
+            return await put(*words)
+
+        monkeypatch.setattr(instances, "put", late)
+        await first.effects.resolve(view.id, "happened", actor="ann", reason="on the list", result="r1")
+        monkeypatch.setattr(instances, "put", put)
+    async with Harness(app_of(without), url=harness.url, clock=harness.clock) as other:
+        await other.advance(minutes=5)
+        status = await other.instance(handle.id).status()
+        assert status.status == "waiting" and "nobody knows the outcome of effect 'pay'" in str(status.waiting_on)

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from holdfast import Context, EffectNotOpen, Holdfast, StepInfo
 from holdfast.testing import FakeProvider, Harness
-from tests.flows.support import entries, query, until
+from tests.flows.support import entries, lose_worker, query, until
 from tests.support.patience import PATIENCE_SECONDS
 
 
@@ -183,6 +183,43 @@ async def test_a_lookup_by_another_worker_does_not_count_while_a_thread_of_the_f
     assert (await handle.status()).status == "completed"
     assert len(provider.calls) == 1
     assert len(calls) == (1 if books else 2)
+
+
+async def test_a_lookup_does_not_count_while_the_worker_that_was_fenced_in_a_coroutine_lives(
+    harness: Harness, provider: FakeProvider
+) -> None:
+    """Its loop stands still, so nothing there was cancelled: whatever blocks it may pay when it goes on."""
+    looked: list[Any] = []
+    calls: list[str] = []
+
+    async def pay(info: StepInfo) -> Any:
+        calls.append("begun")
+        if len(calls) == 1:
+            await asyncio.Event().wait()
+        return provider.call(info.idempotency_key)
+
+    def find(key: str) -> Any:
+        looked.append(provider.find(key))
+        return looked[-1]
+
+    @harness.workflow("pay")
+    async def workflow(ctx: Context) -> Any:
+        return await ctx.effect("pay", pay, mode="lookup", lookup=find, backoff=timedelta(0), max_attempts=2)
+
+    handle = await harness.start("pay")
+    await until(lambda: calls, harness)
+    assert harness.test_worker is not None
+    async with Harness(harness, url=harness.url, clock=harness.clock) as other:
+        assert other.test_worker is not None
+        await other.service.store.release_worker(harness.test_worker.id, other.test_worker.id, stopped=False)
+        harness.clock.move(timedelta(minutes=5))
+        await until(lambda: looked, other)
+        await other.advance(minutes=5)
+        assert set(looked) == {None} and calls == ["begun"]
+        await lose_worker(harness)
+        await other.advance(minutes=5)
+    assert (await handle.status()).status == "completed"
+    assert len(calls) == 2 and len(provider.calls) == 1
 
 
 async def until_unknown(harness: Harness) -> None:

@@ -28,6 +28,7 @@ LOOKED_INTO = (
     *ENDINGS,
     *ENDS,
     h.EFFECT_FAILED,
+    h.COMPENSATION_RESOLVED,
     h.INSTANCE_RESTARTED,
 )  # why it ended, and which effects a person gave up finding out about
 WORDS_MAX = {"reason": 2000, "actor": 200}

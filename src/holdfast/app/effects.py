@@ -198,7 +198,7 @@ async def resolve(
     if view.mode == "keyed" and view.reason is None and not await _is_parked(service, tenant_id, view):
         raise EffectNotOpen(
             f"effect {effect} repeats itself with the same key: your word could come too late to count; you are asked "
-            "if its attempts run out or its window is over, and a cancel of the instance ends the repeats"
+            "if its attempts run out or its window is over"
         )
     if resolution == "happened" and view.expected is not None:
         _check_result(effect, view.expected, codec.decode(codec.encode(result, "the result", service.payload_limit)))

@@ -91,6 +91,7 @@ def _undone(rows: Sequence[Row], seq: int) -> str | None:
     """What was undone is not done any more; what was being undone when the instance ended may not be. What a
     compensation has failed to undo is still done, and its result good."""
     undoing = {r.name: r.type for r in rows if r.type in UNDOINGS}
+    undoing |= dict.fromkeys(_given_up(rows), h.COMPENSATION_STARTED)
     for row in rows:
         how = undoing.get(row.name, h.COMPENSATION_FAILED)
         if row.seq < seq and row.type in ANSWERS and row.place == ("", row.name) and how != h.COMPENSATION_FAILED:
@@ -98,6 +99,12 @@ def _undone(rows: Sequence[Row], seq: int) -> str | None:
             instead = f"fork from {row.name!r} or from a step before it"
             return f"{row.name!r}, which would be taken over as done, {was}: {instead}"
     return None
+
+
+def _given_up(rows: Sequence[Row]) -> list[str]:
+    """Undos of which a person gave up finding out whether they have happened: as if they were under way."""
+    words = ((r.name, decode(r.payload or b"{}")) for r in rows if r.type == h.COMPENSATION_RESOLVED)
+    return [name for name, said in words if said.get("resolution") == "abort"]
 
 
 def _under_way(rows: Sequence[Row], seq: int) -> str | None:

@@ -157,10 +157,11 @@ def _failed(ex: UnderClaim, call: Call, error: dict[str, Any]) -> None:
     ex.answer(call, h.EFFECT_FAILED, {"attempt": call.state.attempt, "error": error})
 
 
-def _not_applied(ex: UnderClaim, call: Call, error: BaseException) -> None:
+def _not_applied(ex: UnderClaim, call: Call, error: BaseException, *, raised: bool = True) -> None:
+    """`raised`: by the handler, so that `retry_on` is asked about it."""
     standing: EffectStanding = call.state
     standing.unknown = False
-    match ex.verdict(call, standing.attempt, error):
+    match ex.verdict(call, standing.attempt, error if raised else None):
         case RetryAt(at) if not ex.unwanted(call):
             _wait_to_start(ex, call, at, error_payload(error))
         case RetryAt() | GiveUp():
@@ -237,7 +238,7 @@ def _looked_up(ex: UnderClaim, call: Call, value: Any, error: BaseException | No
         _wait_to_look_up(ex, call, ex.worker.now() + THREAD_PAUSE, alive)
     else:
         standing.next = "start"
-        _not_applied(ex, call, LookupError("the provider does not know the key: it did not happen"))
+        _not_applied(ex, call, LookupError("the provider does not know the key: it did not happen"), raised=False)
 
 
 def due(ex: UnderClaim, call: Call) -> None:
@@ -261,7 +262,7 @@ def resolved(ex: UnderClaim, call: Call, event: PendingEvent) -> bool:
     ex.consume(event)
     words = codec.decode(event.payload)
     choice = words["resolution"]
-    if words.get("attempt", standing.attempt) != standing.attempt or not _is_about(ex, call, event):
+    if not is_about(ex, call, event):
         # Said about an earlier attempt, before another person's word started this one, or about the effect of that name
         # in an earlier epoch, which was settled without it: noted, it decides nothing.
         ex.record(h.INSTANCE_RESUMED, f"resolution of {call.key}", event.payload)
@@ -301,8 +302,11 @@ def resolved(ex: UnderClaim, call: Call, event: PendingEvent) -> bool:
     return True
 
 
-def _is_about(ex: UnderClaim, call: Call, event: PendingEvent) -> bool:
-    """The event's id names the effect, of which there is one in each epoch; its name does not say which."""
+def is_about(ex: UnderClaim, call: Call, event: PendingEvent) -> bool:
+    """Whether a person's word is about the attempt that stands open. The event's id names the effect, of which there is
+    one in each epoch; its name does not say which."""
+    if codec.decode(event.payload).get("attempt", call.state.attempt) != call.state.attempt:
+        return False
     return event.id.startswith(ids.resolution_word(ids.effect_id(ex.tenant_id, ex.id, call.key, ex.epoch)))
 
 

@@ -280,15 +280,18 @@ class Execution(UnderClaim):
         return False
 
     def _collect(self) -> None:
-        if self.context.soft and self.paused is None:
+        """Open what the body has asked for. While it is paused, or is about to end, nothing new begins."""
+        ends = self.replay.journal.ending_type or any(event.kind == "cancel" for event in self.events.orders)
+        holds = self.paused is not None or (bool(ends) and self.replay.difference is None)
+        if self.context.soft and not holds:
             for entry in self.context.soft:
                 self.record(*entry)  # on disk before a handler sees them: it may run again and must get the same
             self.context.soft.clear()
         if self.replay.asked:
             asked, self.replay.asked = self.replay.asked, []
             for call in asked:
-                if self.paused is not None and call.recorded is None:
-                    self.replay.asked.append(call)  # new: it is not begun before the pause is lifted
+                if holds and call.recorded is None:
+                    self.replay.asked.append(call)  # new: it is begun when the pause is lifted, or never
                 else:
                     self._open(call)
 
@@ -302,9 +305,9 @@ class Execution(UnderClaim):
             return
         opened = recorded.opened if recorded is not None else None
         standing = call.state = EffectStanding() if kind == "effect" else Standing()
+        if kind in ("effect", "child") and recorded is None and self.replay.journal.calls:
+            self._compare_names(call)
         if kind == "effect":
-            if recorded is None and self.replay.journal.calls:
-                self._compare_names(call)
             effects.open_effect(self, call, opened, recorded.opened_type if recorded is not None else "")
         elif kind in ("step", "transaction"):
             if opened is None:
@@ -336,20 +339,23 @@ class Execution(UnderClaim):
             self.waits += 1
 
     def _compare_names(self, call: Call) -> None:
-        """A new effect does not begin while the body has not asked again for one that may have happened: it may be the
-        same under another name, and would be made twice."""
+        """A new effect or child does not begin while the body has not asked again for an effect that may have happened:
+        it may be the same under another name, or moved into the child, and would be made twice."""
         waiting = self.replay.journal.unasked_effects()
         if waiting and self.replay.difference is None:
             names = ", ".join(map(repr, list(waiting)[:5]))
             self.replay.difference = (
-                f"nobody knows the outcome of effect {names} yet, and the code asks for effect {call.key!r} before it: "
-                "if that is its new name, it would be made twice; give it back its name, or settle it first"
+                f"nobody knows the outcome of effect {names} yet, and the code asks for {call.kind} {call.key!r} "
+                "before it: if that is its new name or makes it, it would be made twice; give it back its name, or "
+                "settle it first"
             )
 
     def _open_child(self, call: Call, opened: RowWords | None) -> bool:
         call.state.wait_until(None)
         if opened is not None:
             return True
+        if self.replay.difference is not None:
+            return False
         spec = call.spec
         try:
             definition = self.worker.child_definition(self.tenant_id, spec.workflow, spec.version)

@@ -77,7 +77,7 @@ def start(worker: Worker, ex: UnderClaim, call: Call) -> None:
         effect_id = ids.effect_id(ex.tenant_id, ex.id, call.key, ex.epoch)
         if (effect_id, call.state.attempt) in IN_CALLS:
             _start_lookup(worker, ex, call, in_call=True)
-        elif call.state.escaped and not spec.signature.is_async:
+        elif call.state.escaped:
             _launch(ex, call, _find_thread(worker, ex, call))
         else:
             _start_lookup(worker, ex, call)
@@ -99,7 +99,8 @@ def _start_recorded(worker: Worker, ex: UnderClaim, call: Call, attempt: int = 0
 
 
 async def _find_thread(worker: Worker, ex: UnderClaim, call: Call) -> None:
-    """Before a lookup: whether another worker's thread may be in the call, and act after the provider has answered."""
+    """Before a lookup: whether another worker may be in the call, in a thread or on a loop that stands still, and act
+    after the provider has answered."""
     effect_id = ids.effect_id(ex.tenant_id, ex.id, call.key, ex.epoch)
     in_call: bool | None = None
     while in_call is None:

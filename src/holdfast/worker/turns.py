@@ -295,7 +295,7 @@ class UnderClaim:
         trace = traceback_text(error, source_line)
         self.worker.note(self, event, level, **fields, error=summary(words), exception=trace)
 
-    def verdict(self, call: Call, attempt: int, error: BaseException) -> RetryAt | GiveUp:
+    def verdict(self, call: Call, attempt: int, error: BaseException | None) -> RetryAt | GiveUp:
         """What follows from a failed attempt, by the call's policy."""
         found = after_failure(attempt, call.spec.policy, error, self.worker.now(), self.worker.entropy.random())
         if isinstance(found, RetryAt):

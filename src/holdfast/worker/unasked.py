@@ -34,8 +34,10 @@ def settle(ex: Execution) -> bool:
     for event in ex.events.facts if waiting else ():
         recorded = waiting.get(event.name) if event.kind == "resolution" else None
         if recorded is not None:
-            effects.resolved(ex, _call(ex, event.name, recorded), event)
-            recorded.opened_type = h.EFFECT_RESOLVED
+            call = _call(ex, event.name, recorded)
+            if effects.is_about(ex, call, event):
+                recorded.opened_type = h.EFFECT_RESOLVED
+            effects.resolved(ex, call, event)
             return True
     return False
 
