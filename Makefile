@@ -1,10 +1,10 @@
 # Needs Python 3.11 or newer, make and bash; everything else is installed into .venv from hashed lock files: for `make run`
 # what runs, for the others what tests and checks as well.
-# Tests run in three processes, also on two cores: a third of the time of one is waiting. Fewer: make test WORKERS=2.
+# Tests run in four processes, also on two cores: a third of the time of one is waiting. Fewer: make test WORKERS=2.
 # Another interpreter: make test PYTHON=python3.13. More arguments: make test ARGS="-k outbox".
 
 PYTHON  ?= python3
-WORKERS ?= 3
+WORKERS ?= 4
 ARGS    ?=
 BIN     := .venv/bin
 RUNS    := .venv/.runs

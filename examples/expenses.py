@@ -41,7 +41,7 @@ hf = Holdfast(
 
 
 @hf.task_handler("SYSTEM", "bank.payout", kind="effect", mode="keyed")
-def payout(order: dict[str, Any], task: TaskInfo) -> dict[str, str]:
+def payout(order: dict[str, Any], task: TaskInfo) -> dict[str, Any]:
     """A bank that knows its keys: the same key twice is one payout, and gives the same receipt."""
     bank = FOLDER / "bank"
     bank.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def payout(order: dict[str, Any], task: TaskInfo) -> dict[str, str]:
         pass  # paid before: the receipt is the one from then
     finally:
         Path(draft.name).unlink()
-    found: dict[str, str] = json.loads(file.read_text())
+    found: dict[str, Any] = json.loads(file.read_text())
     return found
 
 

@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     spread(items)
 
 
-CASES_MAX = 4
+CASES_MAX = 2
 
 
 def leave_to_the_full_size(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -31,6 +31,7 @@ NOBODY = "ins_" + "0" * 32
 APP = '''
 """Workflows for the tests of the command line."""
 import asyncio
+import sys
 import time
 from holdfast import Context, Holdfast, StepInfo
 
@@ -89,6 +90,24 @@ async def clings(ctx: Context) -> None:
 @hf.workflow("stuck")
 async def stuck(ctx: Context) -> None:
     await ctx.step("stuck", time.sleep, 3600)
+
+@hf.workflow("cancels")
+async def cancels(ctx: Context) -> None:
+    await ctx.step("all", cancel_all, max_attempts=1)
+
+async def cancel_all() -> None:
+    for task in asyncio.all_tasks():
+        task.cancel()
+    await asyncio.sleep(0)
+
+@hf.workflow("exits")
+async def exits(ctx: Context) -> None:
+    await ctx.step("exit", in_a_task_of_its_own)
+
+async def in_a_task_of_its_own() -> None:
+    async def leave() -> None:
+        sys.exit(3)
+    await asyncio.create_task(leave())
 
 @hf.workflow("aside", queue="side")
 async def aside(ctx: Context) -> str:
@@ -653,6 +672,30 @@ def test_a_call_that_cannot_be_stopped_is_on_record_as_unknown_when_the_grace_is
     assert (effect["instance_id"], effect["state"]) == (id_, "outcome_unknown")
     refused = shop.run("effects", "resolve", effect["id"], "did-not-happen", "--actor", "a", "--reason", "r", "--yes")
     assert "may still be on its way" in refused.output, "its worker is known gone, and only time is missing"
+
+
+def test_a_handler_that_cancels_every_task_fails_its_step_and_ends_no_worker(
+    shop: Shop, processes: Callable[..., Process]
+) -> None:
+    at = {"HOLDFAST_APP": shop.app, "HOLDFAST_DATABASE_URL": shop.url}
+    worker = processes("worker", **at)
+    worker.wait_for("worker_started")
+    failed = shop.run("start", "cancels", "--wait", "60", "-o", "json")
+    assert (failed.exit_code, json.loads(failed.stdout)["status"]) == (1, "failed")
+    assert worker.seen("cancel_refused", task="holdfast-claiming") and not worker.seen("worker_task_ended")
+    done = shop.json("start", "greet", "--input", '{"name": "ann"}', "--wait", "60")
+    assert done["result"] == {"hello": "ann"} or done["status"] == "completed"
+    assert worker.send(signal.SIGTERM) == 0
+
+
+def test_a_task_that_ends_the_process_ends_it(shop_on_both: Shop, processes: Callable[..., Process]) -> None:
+    shop = shop_on_both
+    at = {"HOLDFAST_APP": shop.app, "HOLDFAST_DATABASE_URL": shop.url}
+    worker = processes("worker", "--grace", "0.2", **at)
+    id_ = shop.start("exits")
+    assert worker.process.wait(timeout=200) == 3, worker.log.read_text()
+    assert [one["holds"] for one in shop.json("workers", "list")] in ([], [0])
+    assert shop.json("instances", "show", id_)["status"] != "completed"
 
 
 def test_asked_twice_it_stops_at_once(shop: Shop, processes: Callable[..., Process]) -> None:

@@ -124,7 +124,8 @@ class Handle:
     async def resume(self, reason: str = "", *, actor: str = "", drop_event: bool = False) -> None:
         """Lift a pause; or have a parked instance looked at again, after what stopped it was mended.
 
-        `drop_event`: of a chart, put the event aside that it could not work off."""
+        `drop_event`: of a chart, put the event aside that it could not work off; of one that is ending, wait no longer
+        for children that were told to end."""
         raw = codec.encode({"reason": reason, "actor": actor} | ({"drop_event": True} if drop_event else {}))
         await instances.send(
             self._service, self.tenant_id, self._raw, "resume", "", raw, _event_id(None), "be resumed"

@@ -479,11 +479,23 @@ def test_a_task_is_for_its_groups(served: Served) -> None:
     api.ok("POST /workflow/definitions", {"spec": {"id": "grouped", "initial": "review", "states": states}})
     task = f"/workflow/tasks/{api.open_task(api.start('grouped'))['id']}"
     other = served.api("approver", tenant, kind="human", group="people")
-    other.refused(403, "forbidden", f"POST {task}/claim")
-    other.refused(403, "forbidden", f"POST {task}/complete", {"output": {}})
     mine = served.api("approver", tenant, kind="human", group="finance")
+
+    def others_are_told_nothing() -> None:
+        for word, body in (
+            ("claim", None),
+            ("unclaim", None),
+            ("complete", {"output": {}}),
+            ("fail", {"reason": "no"}),
+        ):
+            said = other.refused(403, "forbidden", f"POST {task}/{word}", body)
+            assert "is for members of finance" in said["detail"] and "approver-human" not in said["detail"]
+
+    others_are_told_nothing()
     assert mine.ok(f"POST {task}/claim")["assignee"] == "approver-human-finance"
+    others_are_told_nothing()
     assert mine.ok(f"POST {task}/complete", {"output": {}})["status"] == "succeeded"
+    others_are_told_nothing()
 
 
 def test_a_task_is_read_by_those_who_may_take_it(served: Served) -> None:

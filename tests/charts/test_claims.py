@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, TaskInfo, TaskNotOpen
+from holdfast import Context, Holdfast, TaskInfo, TaskNotOpen, effect
 from holdfast.engine.turns import Outcome, Turn
 from holdfast.testing import FakeProvider, Harness
 from tests.charts.support import human
@@ -249,6 +249,74 @@ async def test_a_person_and_the_clock_at_once_leave_one_of_the_two(url: str) -> 
     assert_sound(url)
 
 
+@pytest.mark.parametrize("word", ["complete", "fail"])
+async def test_a_word_behind_an_event_that_may_take_the_task_away_is_refused(url: str, word: str) -> None:
+    chart = {
+        "id": "withdrawn", "initial": "ask",
+        "states": {
+            "ask": {"invoke": {"src": {"task": {"type": "HUMAN", "name": "approve"}}, "onDone": "yes"},
+                    "on": {"withdraw": "no"}},
+            "yes": {"type": "final"}, "no": {"on": {"end": "yes"}},
+        },
+    }  # fmt: skip
+    async with Harness(Holdfast("sqlite:///unused.db"), url=url) as test:
+        await test.publish(chart)
+        handle = await test.start("withdrawn")
+        await test.run_until_idle()
+        [task] = await test.tasks.list()
+
+        async def say() -> Any:
+            if word == "complete":
+                return await test.tasks.complete(task.id, {"ok": True}, actor="ann")
+            return await test.tasks.fail(task.id, actor="ann", reason="no")
+
+        await handle.pause("look", actor="bob")
+        await test.run_until_idle()
+        await handle.send("withdraw")
+        with pytest.raises(TaskNotOpen, match=r"event 'withdraw' came before, and takes .* paused"):
+            await say()
+        await handle.resume("go on", actor="bob")
+        await test.run_until_idle()
+        view = await test.tasks.show(task.id)
+        assert (view.status, view.completed_by) == ("skipped", None)
+        with pytest.raises(TaskNotOpen, match="is skipped already"):
+            await say()
+        assert "TASK_LATE" not in [entry.type for entry in await handle.history()]
+
+        other = await test.start("withdrawn")
+        await test.run_until_idle()
+        [task] = await test.tasks.list()
+        await other.cancel("no more", actor="bob")
+        with pytest.raises(TaskNotOpen, match="a cancel came before"):
+            await say()
+    assert_sound(url)
+
+
+async def test_a_person_is_heard_while_an_event_that_nobody_can_take_stands_in_line(url: str) -> None:
+    chart = {
+        "id": "parked", "initial": "ask",
+        "states": {
+            "ask": {"invoke": {"src": {"task": {"type": "HUMAN", "name": "approve"}}, "onDone": "yes"},
+                    "on": {"break": {"target": "ask", "guard": {"@expr": "event.payload.no > 1"}}}},
+            "yes": {"type": "final"},
+        },
+    }  # fmt: skip
+    async with Harness(Holdfast("sqlite:///unused.db"), url=url) as test:
+        await test.publish(chart)
+        handle = await test.start("parked")
+        await test.run_until_idle()
+        await handle.send("break")
+        await test.run_until_idle()
+        assert (await handle.status()).waiting_on is not None
+        [task] = await test.tasks.list()
+        assert (await test.tasks.complete(task.id, {"ok": True}, actor="ann")).status == "succeeded"
+        await test.run_until_idle()
+        await handle.resume("not for us", actor="bob", drop_event=True)
+        await test.run_until_idle()
+        assert (await handle.status()).status == "completed"
+    assert_sound(url)
+
+
 async def test_a_worker_without_the_handler_leaves_the_instance_to_one_that_has_it(url: str) -> None:
     with_it, without = Holdfast(url), Holdfast(url)
 
@@ -363,6 +431,97 @@ async def test_what_a_buried_chart_left_in_doubt_is_settled_before_it_ends(url: 
     assert_sound(url)
 
 
+@pytest.mark.parametrize("how", ["heard", "not heard", "crash"])
+async def test_a_word_that_a_lookup_has_overtaken_is_in_a_charts_history(url: str, how: str) -> None:
+    """`heard`: the worker was told of it. `crash`: it dies right after the turn that settles the effect."""
+    hf = Holdfast("sqlite:///unused.db")
+    asked, answers = asyncio.Event(), asyncio.Event()
+
+    async def pay(given: Any) -> None:
+        raise TimeoutError
+
+    async def look(key: str) -> Any:
+        asked.set()
+        await answers.wait()
+        return {"id": "p1"}
+
+    hf.task_handler("SYSTEM", "pay", kind="effect", mode="lookup", lookup=look)(pay)
+    async with Harness(hf, url=url) as test, Harness(url=url, clock=test.clock) as desk:
+        await test.publish(PAYING)
+        handle = await test.start("paying")
+        moves = asyncio.create_task(test.advance(minutes=5))
+        await until(asked.is_set, test)
+        [view] = await test.effects.list()
+        teller = test if how == "heard" else desk
+        await teller.effects.resolve(view.id, "happened", result={"id": "p1"}, reason="seen", actor="ann")
+        if how == "crash":
+            commit = test.service.store.commit
+
+            async def the_last(worker_id: bytes | None, turns: Any) -> Any:
+                outcomes = await commit(worker_id, turns)
+                if any(row[3] == "EFFECT_SUCCEEDED" for turn in turns for row in turn.history):
+                    test.service.store.commit = never  # type: ignore[method-assign]
+                return outcomes
+
+            async def never(*_: Any) -> Any:
+                await asyncio.Event().wait()
+
+            test.service.store.commit = the_last  # type: ignore[method-assign]
+            answers.set()
+            await until(lambda: test.service.store.commit is never)
+            moves.cancel()
+            async with next_worker(test, app=hf) as other:
+                await other.run_until_idle()
+        else:
+            await asyncio.sleep(0.05 if how == "heard" else 0)
+            answers.set()
+            await moves
+        assert (await desk.instance(handle.id).status()).status == "completed"
+        past = await desk.instance(handle.id).history()
+        assert [entry.payload["actor"] for entry in past if entry.name.startswith("resolution of ")] == ["ann"]
+    assert_sound(url)
+
+
+async def test_a_chart_ends_with_every_late_word_on_record_however_many(url: str) -> None:
+    count = 60
+    pays = {"pay": {"invoke": {"src": "pay", "onDone": "paid", "onError": "paid"}}, "paid": {"type": "final"}}
+    many = {
+        "id": "many",
+        "type": "parallel",
+        "states": {f"s{n}": {"initial": "pay", "states": pays} for n in range(60)},
+    }
+    hf = Holdfast("sqlite:///unused.db")
+    asked, answers = list[str](), asyncio.Event()
+
+    async def pay(given: Any) -> None:
+        raise TimeoutError
+
+    async def look(key: str) -> Any:
+        asked.append(key)
+        await answers.wait()
+        return {"id": "p1"}
+
+    hf.task_handler("SYSTEM", "pay", kind="effect", mode="lookup", lookup=look)(pay)
+    async with Harness(hf, url=url) as test, Harness(url=url, clock=test.clock) as desk:
+        await test.publish(many)
+        handle = await test.start("many")
+        moves = asyncio.create_task(test.advance(minutes=5))
+        await until(lambda: len(asked) >= count, test)
+        moves.cancel()
+        for view in await desk.effects.list(state="outcome_unknown", limit=100):
+            await desk.effects.resolve(view.id, "happened", result={"id": "p1"}, reason="seen", actor="ann")
+        answers.set()
+        for _ in range(500):
+            assert test.test_worker is not None
+            await test.test_worker.run_once()
+            await asyncio.sleep(0.002)
+            if (await handle.status()).status == "completed":
+                break
+        past = await handle.history()
+        taken = [e for e in past if e.name.startswith("resolution of") or e.type == "EFFECT_RESOLVED"]
+        assert ((await handle.status()).status, len(taken)) == ("completed", count)
+
+
 async def test_of_two_people_at_once_one_claims_and_one_completes(url: str) -> None:
     chart = {
         "id": "ask", "initial": "on",
@@ -389,3 +548,163 @@ async def test_of_two_people_at_once_one_claims_and_one_completes(url: str) -> N
             [entry] = [e for e in await handle.history() if e.type == "TASK_COMPLETED"]
             assert entry.payload["actor"] == said[0].completed_by
     assert_sound(url)
+
+
+@pytest.mark.parametrize("left", [False, True])
+async def test_a_cancelled_chart_ends_behind_its_children(harness: Harness, left: bool) -> None:
+    """Whoever started the chart undoes its own when everything below is undone. `left`: the child's state was left."""
+    seen: list[str] = []
+
+    async def pay() -> None:
+        seen.append("pay")
+        raise RuntimeError("no answer")
+
+    @harness.workflow("inner")
+    async def inner(ctx: Context, given: Any) -> None:
+        await ctx.effect("pay", pay, compensate=effect(lambda: seen.append("refund"), mode="keyed"))
+
+    @harness.workflow("outer")
+    async def outer(ctx: Context, given: Any) -> None:
+        await ctx.step("reserve", lambda: seen.append("reserve"), compensate=lambda _: seen.append("release"))
+        await ctx.child("middle", "middle")
+
+    invoke = {"src": {"workflow": "inner"}, "onDone": "done", "onError": "done"}
+    await harness.publish({"id": "middle", "initial": "a", "states": {
+        "a": {"invoke": invoke, "on": {"leave": "b"}}, "b": {"on": {"go": "done"}}, "done": {"type": "final"},
+    }})  # fmt: skip
+    handle = await harness.start("outer")
+    await harness.run_until_idle()
+    [middle] = await harness.instances(key="middle")
+    if left:
+        await harness.instance(middle.id).signal("leave")
+        await harness.run_until_idle()
+    await handle.cancel("enough", actor="ann")
+    await harness.run_until_idle()
+    assert "which was told to end" in str((await harness.instance(middle.id).status()).waiting_on)
+    said = await harness.instance(middle.id).why()
+    assert "It is ending (cancelled) and waits for child " in said and said.endswith(", compensating) to end.")
+    assert (await handle.status()).status == "compensating" and seen == ["reserve", "pay"]
+    async with next_worker(harness) as other:
+        [unknown] = await other.effects.list(state="outcome_unknown")
+        await other.effects.resolve(unknown.id, "happened", actor="ann", reason="asked the bank")
+        await other.run_until_idle()
+        assert (await other.instance(handle.id).status()).status == "cancelled"
+        assert seen == ["reserve", "pay", "refund", "release"]
+        assert_sound(harness.url)
+
+
+NOTHING_TAKES_IT = {"guard": {"@expr": "context.nothing > 1"}, "target": "b"}
+
+
+@pytest.mark.parametrize("child", ["completed", "left behind", "never began"])
+async def test_a_chart_does_not_wait_for_a_child_whose_answer_was_dropped(harness: Harness, child: str) -> None:
+    @harness.workflow("inner")
+    async def inner(ctx: Context, given: Any) -> None: ...
+
+    src = {"workflow": "inner"} | ({"version": 9} if child == "never began" else {})
+    await harness.publish({"id": "outer", "context": {}, "initial": "a", "states": {
+        "a": {"invoke": {"src": src, "onDone": NOTHING_TAKES_IT, "onError": NOTHING_TAKES_IT}, "on": {"go": "b"}},
+        "b": {"on": {"done": "c"}}, "c": {"type": "final"},
+    }})  # fmt: skip
+    handle = await harness.start("outer")
+    await harness.run_until_idle()
+    assert "failed: Key not found" in str((await handle.status()).waiting_on)
+    await handle.resume("not for us", actor="ann", drop_event=True)
+    await harness.run_until_idle()
+    if child == "left behind":
+        await handle.signal("go")
+        await harness.run_until_idle()
+    assert (await handle.status()).waiting_on == f"in {'b' if child == 'left behind' else 'a'}: an event"
+    await handle.cancel("enough", actor="ann")
+    await harness.run_until_idle()
+    assert (await handle.status()).status == "cancelled"
+    assert_sound(harness.url)
+
+
+async def test_a_person_has_a_chart_that_is_ending_wait_no_longer_for_its_children(harness: Harness) -> None:
+    @harness.workflow("inner")
+    async def inner(ctx: Context, given: Any) -> None:
+        await ctx.effect("pay", pay, compensate=effect(pay, mode="keyed"))
+
+    async def pay() -> None:
+        raise RuntimeError("no answer")
+
+    await harness.publish({"id": "outer", "initial": "a", "states": {
+        "a": {"invoke": {"src": {"workflow": "inner"}, "onDone": "b"}}, "b": {"type": "final"},
+    }})  # fmt: skip
+    handle = await harness.start("outer")
+    await harness.run_until_idle()
+    await handle.cancel("enough", actor="ann")
+    await harness.run_until_idle()
+    await handle.resume("once more", actor="ann")
+    await harness.run_until_idle()
+    assert (await handle.status()).waiting_on == "its end (cancelled): child '0.outer.a', which was told to end"
+    await handle.resume("it may end later", actor="ann", drop_event=True)
+    await harness.run_until_idle()
+    assert (await handle.status()).status == "cancelled"
+    [dropped] = [entry for entry in await handle.history() if entry.type == "EVENT_DROPPED"]
+    assert dropped.name == "0.outer.a@1"
+
+
+async def test_a_chart_that_is_buried_while_it_ends_waits_for_no_child_that_has_ended(url: str) -> None:
+    hf = Holdfast("sqlite:///unused.db")
+    called: list[str] = []
+
+    async def pay(given: Any) -> None:
+        called.append("pay")
+        await asyncio.Event().wait()
+
+    hf.task_handler("SYSTEM", "pay", kind="effect", mode="keyed")(pay)
+
+    @hf.workflow("inner")
+    async def inner(ctx: Context, given: Any) -> None:
+        await ctx.wait_for_signal("go")
+
+    def region(src: Any) -> Any:
+        invoke = {"src": src, "onDone": "z", "onError": "z"}
+        return {"initial": "a", "states": {"a": {"invoke": invoke}, "z": {"type": "final"}}}
+
+    async with Harness(hf, url=url) as test:
+        states = {"child": region({"workflow": "inner"}), "payment": region("pay")}
+        await test.publish({"id": "outer", "type": "parallel", "states": states})
+        handle = await test.start("outer")
+        await until(lambda: called, test)
+        await handle.cancel("enough", actor="ann")
+        await until(lambda: query(url, "select 1 from holdfast.history where type = 'CHILD_FAILED'"), test)
+        async with next_worker(test, app=hf) as other:
+            query(url, "update holdfast.instances set attempts = 9, run_at = 0 where kind = 'chart'")
+            assert other.test_worker is not None
+            other.test_worker.look_for_suspects()
+            await other.run_until_idle()
+            [unknown] = await other.effects.list(state="outcome_unknown")
+            await other.advance(hours=1)
+            await other.effects.resolve(unknown.id, "happened", result={}, reason="seen", actor="ann")
+            await other.run_until_idle()
+            view = await other.instance(handle.id).status()
+            assert (view.status, view.error["type"], called) == ("failed", "Poison", ["pay"])
+    assert_sound(url)
+
+
+async def test_no_attempt_begins_after_the_deadline_whoever_says_it_did_not_happen(harness: Harness) -> None:
+    tried: list[int] = []
+
+    @harness.task_handler("SYSTEM", "pay", kind="effect")
+    async def pay(given: Any, info: TaskInfo) -> None:
+        tried.append(info.attempt)
+        raise RuntimeError("no answer")
+
+    invoke = {
+        "src": {"task": {"type": "SYSTEM", "name": "pay", "deadline": "PT10M"}},
+        "onDone": "paid",
+        "onError": "late",
+    }
+    await harness.publish({"id": "paying", "initial": "pay", "states": {
+        "pay": {"invoke": invoke}, "paid": {"type": "final"}, "late": {"type": "final"},
+    }})  # fmt: skip
+    handle = await harness.start("paying")
+    await harness.advance(minutes=30)
+    [unknown] = await harness.effects.list(state="outcome_unknown")
+    await harness.effects.resolve(unknown.id, "did_not_happen", actor="ann", reason="asked the bank")
+    await harness.run_until_idle()
+    assert tried == [1] and (await handle.snapshot())["value"] == "late"
+    assert_sound(harness.url)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import BadInput, EffectNotOpen, EventInLine, Holdfast, NotApplied, Outside, TaskInfo
+from holdfast import BadInput, Context, EffectNotOpen, EventInLine, Holdfast, NotApplied, Outside, TaskInfo, TaskNotOpen
 from holdfast.testing import Harness, ScriptedLlm
 from tests.charts.support import human
 from tests.flows.support import next_worker, until
@@ -211,18 +211,68 @@ async def test_what_came_first_is_taken_first_whoever_was_asleep(url: str) -> No
     }  # fmt: skip
     async with Harness(empty(), url=url) as test:
         await test.publish(chart)
-        one, two, three = [await test.start("asleep") for _ in range(3)]
+        one, two, three, four = [await test.start("asleep") for _ in range(4)]
         await test.run_until_idle()
         test.clock.move(timedelta(minutes=10))
         await one.send("approved")
         await two.send("withdraw")
         test.clock.move(timedelta(seconds=1))
         tasks = {task.instance_id: task.id for task in await test.tasks.list()}
-        await test.tasks.complete(tasks[two.id], {}, actor="ann")
+        with pytest.raises(TaskNotOpen, match="event 'withdraw' came before"):
+            await test.tasks.complete(tasks[two.id], {}, actor="ann")
+        await test.tasks.complete(tasks[four.id], {}, actor="ann")
+        test.clock.move(timedelta(seconds=1))
+        await four.send("withdraw")
         test.clock.move(timedelta(hours=2))
         await test.run_until_idle()
-        found = [(await handle.snapshot() or {})["value"] for handle in (one, two, three)]
-        assert found == ["granted", "withdrawn", "denied"]
+        found = [(await handle.snapshot() or {})["value"] for handle in (one, two, three, four)]
+        assert found == ["granted", "withdrawn", "denied", "looked"]
+
+
+@pytest.mark.parametrize("by", ["an event", "itself", "code"])
+@pytest.mark.parametrize("second", [59, 60, 61])
+async def test_what_is_sent_at_the_very_moment_at_which_the_time_is_up_is_in_time(
+    url: str, by: str, second: int
+) -> None:
+    waits = {
+        "id": "waits", "initial": "on",
+        "states": {"on": {"on": {"go": "in_time"}, "after": {"PT1M": "late"}}, "in_time": {}, "late": {}},
+    }  # fmt: skip
+    tells_itself = {
+        "id": "tells", "initial": "on", "context": {"me": None},
+        "states": {
+            "on": {
+                "on": {
+                    "met": {"actions": {"type": "assign", "assign": {"me": {"@expr": "event.id"}}}},
+                    "tell": {"actions": {"type": "send", "to": {"@expr": "context.me"}, "event": "go"}},
+                    "go": "in_time",
+                },
+                "after": {"PT1M": "late"},
+            },
+            "in_time": {}, "late": {},
+        },
+    }  # fmt: skip
+    hf = empty()
+
+    @hf.workflow("coded")
+    async def coded(ctx: Context) -> str:
+        return await ctx.wait_for_signal("go", timeout=60) or "late"
+
+    async with Harness(hf, url=url) as test:
+        for chart in (waits, tells_itself):
+            await test.publish(chart)
+        handle = await test.start({"an event": "waits", "itself": "tells", "code": "coded"}[by])
+        if by == "itself":
+            await handle.send("met", {"id": handle.id})
+        await test.run_until_idle()
+        test.clock.move(timedelta(seconds=second))  # and no worker looks
+        await handle.signal("tell" if by == "itself" else "go", "in_time")
+        if by != "itself":
+            test.clock.move(timedelta(hours=1))
+        await test.run_until_idle()
+        stands = await handle.snapshot()
+        found = (await handle.status()).result if stands is None else stands["value"]
+        assert found == ("late" if second > 60 else "in_time")
 
 
 @pytest.mark.parametrize("what", ["child", "deep"])
@@ -481,7 +531,7 @@ async def test_a_handler_that_is_no_effect_any_more_does_not_repeat_what_was_beg
     def app(kind: Any) -> Holdfast:
         hf = empty()
 
-        @hf.task_handler("SYSTEM", "pay", kind=kind)
+        @hf.task_handler("SYSTEM", "pay", kind=kind, **({"mode": "keyed"} if kind == "effect" else {}))
         async def pay(given: Any) -> None:
             calls.append(kind)
             await asyncio.Event().wait()
@@ -498,6 +548,10 @@ async def test_a_handler_that_is_no_effect_any_more_does_not_repeat_what_was_beg
             await other.run_until_idle()
             assert calls == ["effect"]
             [effect] = await other.effects.list()
+            assert (effect.mode, effect.reason) == (
+                "keyed", "it was begun as 'keyed', and its handler 'pay' is a step now: only a person may say what "
+                "became of it",
+            )  # fmt: skip
             with pytest.raises(EffectNotOpen):
                 await other.effects.resolve(effect.id, "did_not_happen", actor="ann", reason="not in the list")
             await other.effects.resolve(effect.id, "happened", actor="ann", reason="in the list", result={"id": 1})

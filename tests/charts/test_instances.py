@@ -26,7 +26,7 @@ from holdfast import (
 )
 from holdfast.testing import FakeProvider, Harness
 from tests.charts.support import EXPENSE, app, human
-from tests.flows.support import until
+from tests.flows.support import next_worker, until
 from tests.support.auditor import assert_sound
 
 LATER = {"type": "createTask", "params": {"type": "TIMER", "name": "later", "delay": "P1D"}}
@@ -130,6 +130,69 @@ async def test_a_task_that_had_not_begun_is_skipped_and_one_that_had_is_cancelle
         assert started == {"slow", "shaky"}
         assert (await left.status()).status == "completed"
         assert {t.status for t in await test.tasks.list(status=None, instance=stopped.id)} == {"cancelled"}
+    assert_sound(url)
+
+
+@pytest.mark.parametrize("kind", ["step", "transaction", "effect"])
+@pytest.mark.parametrize("how", ["an event", "a timer"])
+async def test_a_task_that_falls_due_in_the_turn_that_leaves_its_state_is_skipped(
+    url: str, kind: str, how: str
+) -> None:
+    hf = Holdfast(url)
+    begun: list[int] = []
+
+    @hf.task_handler("SYSTEM", "work", kind=kind)
+    def work(*_: Any) -> None:
+        begun.append(1)
+
+    task = {"type": "SYSTEM", "name": "work", "delay": "PT10S"}
+    chart = {
+        "id": "leaving", "initial": "on",
+        "states": {
+            "on": {"invoke": {"src": {"task": task}}, "on": {"leave": "off"}, "after": {"PT20S": "off"}},
+            "off": {"type": "final"},
+        },
+    }  # fmt: skip
+    async with Harness(hf, url=url) as test:
+        await test.publish(chart)
+        handle = await test.start("leaving")
+        await test.run_until_idle()
+        test.clock.move(timedelta(seconds=15))  # and no worker looks
+        if how == "an event":
+            await handle.send("leave")
+        test.clock.move(timedelta(seconds=15))
+        await test.run_until_idle()
+        assert (await handle.status()).status == "completed"
+        [row] = await test.tasks.list(status=None, instance=handle.id)
+        assert (row.status, row.attempts, row.started_at, begun) == ("skipped", 0, None, [])
+        assert types(await handle.history())[-2:] == ["TASK_SKIPPED", "INSTANCE_COMPLETED"]
+    assert_sound(url)
+
+
+async def test_a_task_that_was_begun_and_lost_with_its_worker_is_cancelled_with_its_state(url: str) -> None:
+    hf = Holdfast(url)
+    begun: list[int] = []
+
+    @hf.task_handler("SYSTEM", "slow")
+    async def slow(given: Any) -> None:
+        begun.append(1)
+        await asyncio.Event().wait()
+
+    task = {"type": "SYSTEM", "name": "slow", "deadline": "PT1H"}
+    chart = {
+        "id": "leaving", "initial": "on",
+        "states": {"on": {"invoke": {"src": {"task": task}}, "on": {"leave": "off"}}, "off": {"type": "final"}},
+    }  # fmt: skip
+    async with Harness(hf, url=url) as test:
+        await test.publish(chart)
+        handle = await test.start("leaving")
+        await until(lambda: begun, test)
+        async with next_worker(test) as other:
+            await handle.send("leave")
+            test.clock.move(timedelta(hours=2))  # no further attempt begins
+            await other.run_until_idle()
+            [row] = await other.tasks.list(status=None, instance=handle.id)
+            assert (row.status, row.attempts, begun) == ("cancelled", 1, [1])
     assert_sound(url)
 
 
@@ -259,6 +322,16 @@ async def test_authors_are_told_of_a_dead_letter_after_its_commit_whatever_their
         raise asyncio.CancelledError
 
     @hf.on_dead_letter
+    async def cancel_everybody(letter: DeadLetterView) -> None:
+        for task in asyncio.all_tasks():
+            if task.get_name().startswith("holdfast-"):
+                task.cancel()
+
+    @hf.on_dead_letter
+    def ask_in_vain(letter: DeadLetterView) -> Any:
+        return interrupt(letter)
+
+    @hf.on_dead_letter
     async def tell(letter: DeadLetterView) -> None:
         assert await test.dead_letters() == [letter], "it is on disk"
         told.append(letter)
@@ -274,7 +347,13 @@ async def test_authors_are_told_of_a_dead_letter_after_its_commit_whatever_their
             ("task", handle.id, "lost")
         ]
         failed = [line for line in lines if line["event"] == "dead_letter_hook_failed"]
-        assert sorted(line["error"].partition(":")[0] for line in failed) == ["CancelledError", "HandlerExited"]
+        assert sorted(line["error"].partition(":")[0] for line in failed) == [
+            "CancelledError",
+            "HandlerExited",
+            "NotAwaited",
+        ]
+        assert {line["instance_id"] for line in lines if line["event"] == "cancel_refused"} == {handle.id}
+        assert not [line for line in lines if line["event"] == "worker_task_ended"]
         assert {line["dead_letter_id"] for line in failed} == {told[0].id}
 
     with pytest.raises(BadDefinition, match="should take one argument"):
@@ -426,6 +505,48 @@ async def test_a_guard_that_fails_keeps_the_event_and_asks_a_person(url: str) ->
         await test.run_until_idle()
         assert (await handle.status()).status == "completed"
         assert "EVENT_DROPPED" in types(await handle.history())
+
+
+FAULTY_AT_START: dict[str, dict[str, Any]] = {
+    "/context/limit": {"context": {"limit": {"@expr": "event.input.limit"}}},
+    "/states/a/entry/1/assign/limit": {
+        "entry": {"type": "assign", "assign": {"limit": {"@expr": "event.input.limit"}}},
+    },
+    "/states/a/always/guard": {"always": {"guard": {"@expr": "event.input.limit > 3"}, "target": "b"}},
+    "/states/a/entry/1/params/input": {
+        "entry": {"type": "createTask", "params": {
+            "type": "HUMAN", "name": "look", "input": {"@expr": "event.input.limit"}}},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("at", FAULTY_AT_START)
+async def test_a_chart_that_fails_at_its_start_ends_with_nothing_begun(url: str, at: str) -> None:
+    """Nowhere is there a state in which it could wait for a person."""
+    faulty = FAULTY_AT_START[at]
+    entry = [human("first"), *([faulty["entry"]] if "entry" in faulty else [])]
+    always = {"always": faulty["always"]} if "always" in faulty else {}
+    chart = {
+        "id": "early", "context": faulty.get("context", {"limit": 1}), "initial": "a",
+        "states": {"a": {"entry": entry, "after": {"PT1H": "b"}, **always}, "b": {"type": "final"}},
+    }  # fmt: skip
+    parent = {
+        "id": "parent", "initial": "on",
+        "states": {"on": {"invoke": {"src": {"workflow": "early"}, "onDone": "done", "onError": "told"}},
+                   "done": {"type": "final"}, "told": {"type": "final"}},
+    }  # fmt: skip
+    async with Harness(Holdfast("sqlite:///unused.db"), url=url) as test:
+        await test.publish(chart)
+        await test.publish(parent)
+        handle, above = await test.start("early", {}), await test.start("parent")
+        await test.run_until_idle()
+        view = await handle.status()
+        assert (view.status, view.error["type"], view.error["path"]) == ("failed", "StepFault", at)
+        assert types(await handle.history()) == ["INSTANCE_STARTED", "INSTANCE_FAILED"]
+        assert await test.tasks.list(status=None, instance=handle.id) == []
+        assert await test.dead_letters() == []
+        assert (await above.snapshot() or {})["value"] == "told"
+    assert_sound(url)
 
 
 async def test_an_endless_loop_is_an_incident_that_shows_the_circle(url: str) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from holdfast import EventInLine, ForkRefused, Handle, Holdfast, TaskInfo
+from holdfast import EffectNotOpen, EventInLine, ForkRefused, Handle, Holdfast, TaskInfo
+from holdfast.engine.steps import Mode
 from holdfast.testing import FakeProvider, Harness
 from tests.charts.support import EXPENSE, app, human
 from tests.flows.support import next_worker, until
@@ -117,7 +119,7 @@ def slow(provider: FakeProvider, gate: list[Any]) -> Holdfast:
     @hf.task_handler("SYSTEM", "slow")
     async def work(given: Any) -> str:
         if gate:
-            await gate[0].wait()
+            await gate.pop(0).wait()
         return "worked"
 
     @hf.task_handler("SYSTEM", "flaky", thread=False)
@@ -229,6 +231,45 @@ async def test_a_delayed_task_is_not_hurried_by_a_retry(url: str) -> None:
         assert await handle.why() == "It waits for the timer 'flaky' at 2026-01-01T14:00:00Z."
 
 
+def keyed(provider: FakeProvider, mode: Mode = "keyed") -> Holdfast:
+    hf = Holdfast("sqlite:///unused.db")
+
+    @hf.task_handler(
+        "SYSTEM", "pay", kind="effect", mode=mode, lookup=provider.find if mode == "lookup" else None, thread=False
+    )
+    def pay(given: Any, info: TaskInfo) -> Any:
+        return provider.call(info.idempotency_key)
+
+    return hf
+
+
+@pytest.mark.parametrize(
+    ("mode", "plan", "said"),
+    [
+        ("keyed", "timeout_before", "attempt 2 of 3 of SYSTEM task 'pay' at 2026-01-01T{at}, after TimeoutError: no"),
+        ("keyed", "not_applied", "attempt 2 of 3 of SYSTEM task 'pay' at 2026-01-01T{at}, after NotApplied: the"),
+        ("lookup", "timeout_before", "a lookup of effect 'pay/1.0' at 2026-01-01T{at}, after TimeoutError: no answer"),
+    ],
+)
+async def test_why_names_the_next_attempt_at_an_effect_or_its_lookup(
+    url: str, mode: Mode, plan: str, said: str
+) -> None:
+    provider = FakeProvider()
+    provider.plan(plan)
+    async with Harness(keyed(provider, mode), url=url) as test:
+        handle = await begun(test, one_task("pay"))
+        [task] = await test.tasks.list()
+        at = (await handle.status()).run_at
+        assert task.run_at == at is not None
+        assert f"It waits for {said.format(at=f'{at:%H:%M:%SZ}')}" in await handle.why()
+        assert ("a retry begins it at once" in await handle.why()) is (plan == "not_applied")
+        assert_sound(url)
+        async with next_worker(test) as other:  # which reads it from the row
+            await other.advance(hours=1)
+            assert (await other.instance(handle.id).status()).state == "next"
+            assert_sound(url, provider_calls=provider.calls)
+
+
 DIVIDED = {"@expr": "1 / context.n"}
 INCIDENT: dict[str, Any] = {
     "id": "fragile",
@@ -258,14 +299,98 @@ async def test_a_retry_resumes_an_incident_and_why_names_it(url: str) -> None:
         assert_sound(url)
 
 
+PAYING_AND_CALM: dict[str, Any] = {
+    "id": "paying",
+    "type": "parallel",
+    "states": {
+        "paying": {"initial": "pay", "states": one_task("pay")["states"] | {"pay": one_task("pay")["states"]["doing"]}},
+        "calm": {
+            "initial": "calm",
+            "states": {
+                "calm": {"on": {"go": {"guard": {"@expr": "event.x > 3"}, "target": "over"}}, "after": {"P9D": "over"}},
+                "over": {"type": "final"},
+            },
+        },
+    },
+}
+
+
+async def test_a_chart_that_was_refused_a_step_and_is_cancelled_waits_for_its_end_alone(url: str) -> None:
+    provider = FakeProvider()
+    provider.plan("timeout_after")
+    async with Harness(slow(provider, []), url=url) as test:
+        handle = await begun(test, PAYING_AND_CALM)
+        await handle.send("go")
+        await test.run_until_idle()
+        assert str((await handle.status()).waiting_on).startswith("parked: /states/calm/")
+        await handle.cancel("enough", actor="ann")
+        await test.run_until_idle()
+        found = await handle.status()
+        assert str(found.waiting_on).startswith("its end (cancelled): a person: the outcome of effect 'pay/1.0'")
+        assert "at the effect desk what became of effect 'pay/1.0'" in await handle.why()
+        assert (await handle.why()).startswith("It is ending (cancelled) and waits for a person to say at the")
+        assert "xstate.after" not in await handle.why(), "none of its timers fires any more"
+        assert await test.service.store.fetch("count_parked", limit=10) == [(0,)]
+        [effect] = await test.effects.list()
+        await test.effects.resolve(effect.id, "happened", actor="ann", reason="in the list", result={"id": 1})
+        await test.run_until_idle()
+        assert (await handle.status()).status == "cancelled"
+        assert_sound(url, provider_calls=provider.calls)
+
+
+async def test_a_keyed_effect_repeats_itself_though_its_chart_was_refused_a_step(url: str) -> None:
+    provider = FakeProvider()
+    provider.plan("timeout_after")
+    async with Harness(keyed(provider), url=url) as test:
+        handle = await begun(test, PAYING_AND_CALM)
+        await handle.send("go")
+        await test.run_until_idle()
+        assert str((await handle.status()).waiting_on).startswith("parked: ")
+        [effect] = await test.effects.list()
+        with pytest.raises(EffectNotOpen, match="repeats itself with the same key"):
+            await test.effects.resolve(effect.id, "did_not_happen", actor="ann", reason="not in the list")
+        await test.advance(hours=1)
+        assert await test.effects.list() == []
+        assert len(provider.calls) == 2
+        assert_sound(url, provider_calls=provider.calls)
+
+
 async def test_a_chart_cannot_be_forked(url: str) -> None:
     async with Harness(app(), url=url) as test:
         handle = await begun(test, EXPENSE, {"amount": 5})
         await handle.cancel()
         await test.run_until_idle()
+        assert await handle.why() == "It was cancelled (cancelled): start a new one."
         for ask in (handle.fork, handle.retry):
             with pytest.raises(ForkRefused, match="it is of kind chart: start a new one, or migrate"):
                 await ask()
+
+
+async def test_why_names_the_task_that_gives_no_answer_and_counts_from_where_it_began(url: str) -> None:
+    first, second = asyncio.Event(), asyncio.Event()
+    doing = one_task("slow")["states"]["doing"]["invoke"]
+    final = {"type": "final"}
+    chart = {"id": "twice", "initial": "a", "states": {
+        "a": {"invoke": doing | {"onDone": "b"}}, "b": {"invoke": doing}, "next": final, "bad": final}}  # fmt: skip
+    async with Harness(slow(FakeProvider(), [first, second]), url=url) as test:
+        await test.publish(chart)
+        handle = await test.start("twice")
+
+        async def silent(key: str) -> str:
+            worker = test.test_worker
+            assert worker is not None
+            await until(
+                lambda: any(key in str(ex.running) and not ex.committing for ex in worker.executions.values()), test
+            )
+            test.clock.move(timedelta(minutes=10))
+            return await handle.why()
+
+        for at, key, gate in (("09:00", "slow/1.", first), ("09:10", "slow/2.", second)):
+            said = f"is at work on it, without an answer of SYSTEM task 'slow' for 0:10:00 (since 2026-01-01T{at}:00Z)"
+            assert said in await silent(key)
+            gate.set()
+        await test.run_until_idle()
+        assert (await handle.status()).status == "completed"
 
 
 async def test_why_names_the_person_or_the_groups(url: str) -> None:

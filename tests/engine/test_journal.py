@@ -86,13 +86,13 @@ def test_signals_and_values_have_names_of_their_own() -> None:
 def test_how_an_instance_ends_and_what_was_undone_is_read_too() -> None:
     journal = read(
         [
-            (4, h.INSTANCE_FAILING, "", b'{"reason":"broke"}'),
+            (4, h.INSTANCE_FAILING, "", b'{"reason":"broke"}', b"", 99),
             (5, h.COMPENSATION_STARTED, "pay", b'{"attempt":1}'),
             (6, h.COMPENSATION_COMPLETED, "pay", b"{}"),
             (7, h.COMPENSATION_RETRIED, "ship", b'{"attempt":1}'),
         ]
     )
-    assert (journal.ending_type, journal.ending_seq) == (h.INSTANCE_FAILING, 4)
+    assert (journal.ending_type, journal.ending_seq, journal.ending_at) == (h.INSTANCE_FAILING, 4, 99)
     assert journal.ending is not None and journal.ending.reason == "broke"
     assert journal.undone["pay"].answer_type == h.COMPENSATION_COMPLETED
     assert journal.undone["ship"].answer_seq == 0

@@ -385,7 +385,7 @@ def test_an_answer_that_came_after_the_body_was_closed_is_known_to_the_saga_and_
     rows = [
         (1, h.STEP_COMPLETED, "first", b'{"args":[],"result":null}'),
         (2, h.EFFECT_STARTED, "pay", b'{"args":[]}'),
-        (3, h.INSTANCE_CANCELLING, "", b"{}"),
+        (3, h.INSTANCE_CANCELLING, "", b"{}", b"", 99),
         (4, h.EFFECT_SUCCEEDED, "pay", b'{"result":1}'),
     ]
     played = play(workflow, rows)

@@ -38,10 +38,11 @@ def test_what_names_no_compensation_is_owed_nothing(outcome: str) -> None:
     assert not owed(a_call(undo=None, outcome=outcome, aborted=True) if outcome else a_call(undo=None))
 
 
-def test_an_effect_aborted_by_a_person_is_owed_an_undo_because_it_may_have_happened() -> None:
-    assert owed(a_call(outcome=h.EFFECT_FAILED, aborted=True))
-    assert not owed(a_call(outcome=h.EFFECT_FAILED, aborted=False))
-    assert not owed(a_call("step", outcome=h.STEP_FAILED, aborted=True))  # only an effect can be aborted
+@pytest.mark.parametrize(("kind", "outcome"), [("effect", h.EFFECT_FAILED), ("step", h.STEP_FAILED)])
+def test_what_was_given_up_on_is_owed_an_undo_because_it_may_have_happened(kind: str, outcome: str) -> None:
+    """An effect is aborted by a person, a step when its poison instance is cancelled."""
+    assert owed(a_call(kind, outcome=outcome, aborted=True))
+    assert not owed(a_call(kind, outcome=outcome, aborted=False))
 
 
 @pytest.mark.parametrize("kind", ["effect", "child", "step", "transaction", "sleep", "signal"])

@@ -216,3 +216,15 @@ def test_a_closed_workflow_can_be_closed_again() -> None:
     played = Play(workflow)
     played.replay.close()
     played.replay.close()
+
+
+def test_tasks_of_many_workflows_have_hashes_of_their_own_in_asyncios_set_of_all_tasks() -> None:
+    """Numbered alike in each workflow, they would be compared with one another, all with all."""
+    loops = [TurnLoop() for _ in range(500)]
+    tasks = [loop.create_task(nothing()) for loop in loops for _ in range(2)]
+    name = "_scheduled_tasks" if hasattr(asyncio.tasks, "_scheduled_tasks") else "_all_tasks"  # the latter up to 3.11
+    kept = [ref for ref in getattr(asyncio.tasks, name).data if ref() in tasks]
+    assert len(kept) == len(tasks) and len({hash(ref) for ref in kept}) > len(tasks) * 0.9
+    assert [hash(task) for task in tasks] == [1, 2] * len(loops)
+    for loop in loops:
+        loop.dispose()

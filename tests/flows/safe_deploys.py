@@ -239,6 +239,11 @@ async def with_a_child(world: World, ctx: Context, given: Any) -> Any:
 
 
 @go
+async def with_a_renamed_child(world: World, ctx: Context, given: Any) -> Any:
+    await ctx.child("review", "audit")
+
+
+@go
 async def raises_later(world: World, ctx: Context, given: Any) -> Any:
     await ctx.step("reserve", world.reserve, compensate=world.release)
     raise ValueError("no orders on Sundays")
@@ -280,6 +285,9 @@ CASES = [
          ["paid 10"]),
     Case("rename an effect whose outcome nobody knows", f"{PARKED} before the new one begins", "parked",
          "the code asks for effect 'charge' before it", "", unknown_payment, unknown_charge, "waiting", []),
+    Case("rename a child that is under way", f"{PARKED} before the new one begins", "parked",
+         "child 'audit' is under way, and the code asks for child 'review' of the same workflow", "", with_a_child,
+         with_a_renamed_child, "waiting", []),
     Case("the `mode=` of an effect whose outcome nobody knows",
          "it waits for a person at the desk, whatever both modes allow", "waits_for_person",
          "it was begun as 'keyed' and the code now says 'manual'", "a person: the outcome of effect 'pay'",

@@ -28,6 +28,7 @@ def query(url: str, sql: str) -> list[tuple[Any, ...]]:
     """Look into the tables from outside; `holdfast.` becomes the table prefix on SQLite."""
     if url.startswith("sqlite:///"):
         connection = apsw.Connection(url.removeprefix("sqlite:///"))
+        connection.set_busy_timeout(30_000)  # somebody may be recovering the log of a worker that was killed
         try:
             return list(connection.execute(sql.replace("holdfast.", "holdfast_")))
         finally:

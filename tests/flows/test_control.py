@@ -1,6 +1,7 @@
 """What a person may do with an instance as a whole: pause it, have it try again, fork it, ask why it does not move."""
 
 import asyncio
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +18,10 @@ from holdfast import (
     InstanceNotFound,
     Rejected,
     StepInfo,
+    effect,
 )
+from holdfast.app import control
+from holdfast.engine import ids
 from holdfast.engine.stacks import shown_path
 from holdfast.testing import EPOCH, FakeProvider, Harness
 from holdfast.worker.execution import Execution
@@ -620,6 +624,51 @@ async def test_a_retry_of_a_failed_instance_goes_on_from_the_step_that_failed(
     assert_sound(harness.url, provider_calls=provider.calls)
 
 
+async def test_a_retry_whose_input_fits_the_code_no_more_is_parked_with_what_it_owes(harness: Harness) -> None:
+    seen: list[str] = []
+
+    @dataclass
+    class Order:
+        id: int
+        currency: str
+
+    async def ship() -> None:
+        raise OSError("no courier")
+
+    async def order(ctx: Context, given: Any) -> None:
+        await ctx.step("reserve", lambda: seen.append("reserved"), compensate=undo, max_attempts=1)
+        await ctx.step("ship", ship, max_attempts=1)
+
+    def undo() -> None:
+        seen.append("undone")
+        if len(seen) == 2:
+            raise OSError("it cannot be undone today")
+
+    async def changed(ctx: Context, given: Order) -> None:
+        await order(ctx, given)
+
+    harness.workflow("order")(order)
+    original = await harness.start("order", {"id": 7})
+    await harness.run_until_idle()
+    await harness.advance(minutes=5)
+    assert (await original.status()).compensation == "partial"
+    app = Holdfast("sqlite:///unused.db")
+    app.workflow("order")(changed)
+    async with next_worker(harness, app=app) as other:
+        again = await other.instance(original.id).retry("the courier is back", actor="ann")
+        await other.run_until_idle()
+        view = await again.status()
+        assert view.status == "waiting" and "Object missing required field `currency`" in str(view.waiting_on)
+        mended = Holdfast("sqlite:///unused.db")
+        mended.workflow("order")(order)
+        async with next_worker(other, app=mended) as last:
+            await last.instance(again.id).resume("the old code is back", actor="ann")
+            await last.advance(minutes=5)
+            assert (await last.instance(again.id).status()).compensation == "complete"
+    assert seen.count("reserved") == 1 and seen[-1] == "undone"
+    assert_sound(harness.url)
+
+
 async def test_a_fork_takes_over_what_a_compensation_failed_to_undo_and_owes_its_undo(harness: Harness) -> None:
     calls: list[str] = []
     broken = [True]
@@ -661,6 +710,27 @@ async def test_a_fork_from_a_step_runs_that_step_and_what_follows_afresh(
     assert len(await harness.instances(key="kid")) == 2  # a child of its own
     assert len(provider.calls) == 1
     assert_sound(harness.url, provider_calls=provider.calls)
+
+
+async def test_what_a_child_did_in_an_earlier_epoch_counts_though_it_was_undone_in_a_later_one(
+    harness: Harness,
+) -> None:
+    @harness.workflow("kid")
+    async def kid(ctx: Context, epoch: int) -> None:
+        undo: Any = {"compensate": effect(lambda: None, mode="keyed")} if epoch else {}
+        await ctx.effect("pay", lambda: "paid", **undo)
+        if epoch == 0:
+            ctx.restart(1)
+        raise RuntimeError("sold out")
+
+    @harness.workflow("order")
+    async def order(ctx: Context, given: Any) -> None:
+        await ctx.child("kid", "kid", 0)
+
+    handle = await harness.start("order")
+    await harness.run_until_idle()
+    with pytest.raises(ForkRefused, match=r"'kid/pay'.*actor"):
+        await handle.retry("once more")
 
 
 async def test_an_effect_is_done_again_only_by_a_named_person_and_under_a_new_key(
@@ -1024,3 +1094,75 @@ async def test_a_cancel_that_lost_against_the_last_turn_is_told_so(harness: Harn
     assert "the cancel of ann at" in await handle.why() and "it did nothing" in await handle.why()
     with pytest.raises(InstanceEnded):
         await handle.cancel()
+
+
+@pytest.mark.parametrize("way", ["retry", "fork", "bulk"])
+async def test_what_a_child_has_done_is_not_done_again_without_a_person(harness: Harness, way: str) -> None:
+    """Also not two levels down, and in a chart between: a fork starts the child once more, with all below it."""
+    provider = FakeProvider()
+    broken = [True]
+
+    def ship() -> None:
+        if broken:
+            raise ValueError("down")
+
+    @harness.workflow("kid")
+    async def kid(ctx: Context, given: Any) -> Any:
+        await ctx.effect("pay", pay)
+        await ctx.step("ship", ship, max_attempts=1)
+
+    def pay(info: StepInfo) -> Any:
+        return provider.call(info.idempotency_key)
+
+    @harness.workflow("order")
+    async def order(ctx: Context, given: Any) -> Any:
+        await ctx.child("middle", "middle")
+
+    invoke = {"src": {"workflow": "kid"}, "onDone": "done"}
+    await harness.publish(
+        {"id": "middle", "initial": "a", "states": {"a": {"invoke": invoke}, "done": {"type": "final"}}}
+    )
+    handle = await harness.start("order")
+    await harness.run_until_idle()
+    assert (await handle.status()).status == "failed" and len(provider.calls) == 1
+    broken.clear()
+    with pytest.raises(ForkRefused, match=r"'middle/pay'.*done once more"):
+        if way == "bulk":
+            await control.retry(
+                harness.service, "default", ids.parse("ins", handle.id), reason="x", actor="ann", again=False
+            )
+        else:
+            await (handle.retry() if way == "retry" else handle.fork("middle"))
+    await harness.run_until_idle()
+    assert len(provider.calls) == 1
+    again = await handle.retry("the first one was returned", actor="ann")
+    await harness.run_until_idle()
+    assert (await again.status()).status == "completed" and len(provider.calls) == 2
+
+
+async def test_what_a_child_has_undone_may_be_done_again_by_anybody(harness: Harness) -> None:
+    provider = FakeProvider()
+    broken = [True]
+
+    def pay(info: StepInfo) -> Any:
+        return provider.call(info.idempotency_key)
+
+    def ship() -> None:
+        if broken:
+            raise ValueError("down")
+
+    @harness.workflow("kid")
+    async def kid(ctx: Context, given: Any) -> Any:
+        await ctx.effect("pay", pay, compensate=lambda: None)
+        await ctx.step("ship", ship, max_attempts=1)
+
+    @harness.workflow("order")
+    async def order(ctx: Context, given: Any) -> Any:
+        await ctx.child("kid", "kid")
+
+    handle = await harness.start("order")
+    await harness.run_until_idle()
+    broken.clear()
+    again = await handle.retry()
+    await harness.run_until_idle()
+    assert (await again.status()).status == "completed" and len(provider.calls) == 2

@@ -21,6 +21,7 @@ from holdfast import (
 from holdfast.engine.moments import micros
 from holdfast.testing import FakeProvider, Harness
 from tests.flows.support import entries, next_worker, query, row_counts, until
+from tests.support.auditor import assert_sound
 
 ANN = {"actor": "ann", "reason": "the bank confirmed it by phone"}
 
@@ -295,11 +296,124 @@ async def test_a_word_about_an_attempt_that_a_lookup_has_settled_decides_nothing
             await harness.advance(seconds=10)
 
     after_the_look(harness, monkeypatch, the_next_attempt_begins)
-    await harness.effects.resolve(view.id, word, result={"id": "prov-1"}, accept_double=True, **ANN)
+    with pytest.raises(EffectNotOpen, match="settled while you decided: it is outcome_unknown, in attempt 2"):
+        await harness.effects.resolve(view.id, word, result={"id": "prov-1"}, accept_double=True, **ANN)
     await harness.run_until_idle()
     assert (len(provider.calls), await entries(handle, "EFFECT_RESOLVED")) == (2, [])
     assert [entry.payload["actor"] for entry in await entries(handle, "INSTANCE_RESUMED")] == ["ann"]
     assert (await harness.effects.show(view.id)).attempt == 2
+
+
+@pytest.mark.parametrize("word", ["happened", "did_not_happen", "abort"])
+async def test_a_word_that_was_refused_as_too_late_decides_nothing(
+    harness: Harness, provider: FakeProvider, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    """The lookup has said that it did not happen, and the next attempt waits: its number is the old one still."""
+    declare(harness, provider, mode="lookup", lookup=lambda key: None, settle_after=timedelta(minutes=1))
+    provider.plan("timeout_before", "ok")
+    handle = await harness.start("pay")
+    await harness.run_until_idle()
+    [view] = await harness.effects.list()
+
+    async def the_lookup_says_that_it_did_not_happen() -> None:
+        while (await harness.effects.show(view.id)).state == "outcome_unknown":
+            await harness.advance(seconds=0.5)
+
+    after_the_look(harness, monkeypatch, the_lookup_says_that_it_did_not_happen)
+    with pytest.raises(EffectNotOpen, match="too late"):
+        await harness.effects.resolve(view.id, word, result={"id": "ann-said"}, accept_double=True, **ANN)
+    await harness.advance(seconds=20)
+    assert await entries(handle, "EFFECT_RESOLVED") == []
+    assert await handle.result(timeout=0) == provider.find(provider.calls[0])
+
+
+@pytest.mark.parametrize("look", ["is late", "fails"])
+async def test_a_late_word_that_the_worker_has_noted_already_is_refused_too(
+    harness: Harness, provider: FakeProvider, monkeypatch: pytest.MonkeyPatch, look: str
+) -> None:
+    """Unless the desk cannot look: then the word is stored, and nothing says that it does not count."""
+    declare(harness, provider, mode="lookup", lookup=lambda key: None, settle_after=timedelta(minutes=1))
+    provider.plan("timeout_before", "timeout_before")
+    handle = await harness.start("pay")
+    await harness.run_until_idle()
+    [view] = await harness.effects.list()
+
+    async def the_next_attempt_begins() -> None:
+        while len(provider.calls) < 2 or (await harness.effects.show(view.id)).state != "outcome_unknown":
+            await harness.advance(seconds=10)
+
+    after_the_look(harness, monkeypatch, the_next_attempt_begins)
+    commit = harness.service.commit
+
+    async def and_the_worker_is_quick(turn: Any) -> Any:
+        found = await commit(turn)
+        await harness.run_until_idle()
+        if look == "fails":
+            monkeypatch.setattr(harness.service.store, "fetch", gone)
+        return found
+
+    async def gone(*_: Any, **__: Any) -> Any:
+        raise ConnectionResetError("the database is away")
+
+    monkeypatch.setattr(harness.service, "commit", and_the_worker_is_quick)
+    said = harness.effects.resolve(view.id, "happened", result={"id": "prov-1"}, accept_double=True, **ANN)
+    if look == "fails":
+        await said
+    else:
+        with pytest.raises(EffectNotOpen, match="too late"):
+            await said
+    monkeypatch.undo()
+    assert await entries(handle, "EFFECT_RESOLVED") == []
+
+
+@pytest.mark.parametrize("after", ["completes", "fails", "waits", "is cancelled"])
+@pytest.mark.parametrize("heard", [True, False])
+async def test_a_word_that_a_lookup_has_overtaken_is_in_the_history(
+    harness: Harness, provider: FakeProvider, after: str, heard: bool
+) -> None:
+    """Whether the worker was told of it (`heard`), or finds it only when it looks before the end."""
+    asked, answers = asyncio.Event(), asyncio.Event()
+
+    def pay(info: StepInfo) -> dict[str, Any]:
+        found: dict[str, Any] = provider.call(info.idempotency_key)
+        return found
+
+    async def find(key: str) -> Any:
+        asked.set()
+        await answers.wait()
+        return provider.find(key)
+
+    @harness.workflow("pay")
+    async def workflow(ctx: Context) -> None:
+        await ctx.effect("pay", pay, mode="lookup", lookup=find, compensate=lambda receipt: None)
+        if after == "fails":
+            raise ValueError("sold out")
+        if after == "waits":
+            await ctx.wait_for_signal("go")
+
+    provider.plan("timeout_after")
+    handle = await harness.start("pay")
+    if after == "is cancelled":
+        await harness.run_until_idle()
+        await handle.cancel("enough", actor="bob")
+    moves = asyncio.create_task(harness.advance(minutes=5))
+    await until(asked.is_set, harness)
+    [view] = await harness.effects.list()
+    async with Harness(url=harness.url, clock=harness.clock) as desk:
+        await (harness if heard else desk).effects.resolve(view.id, "happened", result={"id": "prov-1"}, **ANN)
+    if heard:
+        await asyncio.sleep(0.05)
+    answers.set()
+    await moves
+    ends = {"completes": "completed", "fails": "failed", "waits": "waiting", "is cancelled": "cancelled"}
+    assert (await handle.status()).status == ends[after]
+    [entry] = await entries(handle, "EFFECT_SUCCEEDED")
+    assert entry.payload["via"] == "lookup"
+    assert await entries(handle, "EFFECT_RESOLVED") == []
+    [noted] = [entry for entry in await handle.history() if entry.name == "resolution of pay"]
+    assert (noted.payload["actor"], noted.payload["reason"]) == (ANN["actor"], ANN["reason"])
+    assert query(harness.url, "select id from holdfast.events where consumed_seq is null") == []
+    assert_sound(harness.url, finished=after != "waits")
 
 
 @pytest.mark.parametrize("word", ["happened", "did_not_happen", "abort"])

@@ -13,6 +13,7 @@ from holdfast.app import quarantine
 from holdfast.engine import ids
 from holdfast.testing import FakeProvider, Harness
 from tests.flows.support import next_worker, query, tamper, until
+from tests.support.auditor import assert_sound
 
 
 def raw(handle: Handle) -> str:
@@ -124,6 +125,23 @@ async def test_a_history_that_cannot_be_read_is_parked_after_a_while(harness: Ha
     assert "cannot be read" in await broken.why() and not await held(harness)
 
 
+async def test_what_was_tampered_with_is_shown_as_it_stands_and_hides_nothing_else(harness: Harness) -> None:
+    waits(harness)
+    broken, other = await harness.start("waits", "broken"), await harness.start("waits", "other")
+    await harness.run_until_idle()
+    tamper(
+        harness.url,
+        f"update holdfast.history set payload = x'6eff' where seq = 2 and instance_id = x'{raw(broken)}'",
+        f"update holdfast.instances set input = x'6e6f' where id = x'{raw(broken)}'",
+    )
+    rows = await broken.history()
+    assert [row.payload == {"unreadable": "n\\xff"} for row in rows] == [row.seq == 2 for row in rows]
+    assert (await broken.status()).steps == {"second": None}
+    shown = {view.id: view.input for view in await harness.instances()}
+    assert shown == {broken.id: {"unreadable": "no"}, other.id: "other"}
+    assert [fault.seq for fault in (await harness.verify()).faults] == [2]
+
+
 async def test_a_chart_with_a_hole_is_parked_too(harness: Harness) -> None:
     await harness.publish(
         {
@@ -187,7 +205,85 @@ async def test_rows_that_a_worker_was_told_are_on_disk_and_that_are_gone_hold_th
     assert "is gone" in await handle.why() and rows_of(harness, handle) == [1, 2]
     await worker_of(harness).quarantine.look()
     assert not await held(harness), "what was found once does not bring it back"
+    for word in (handle.signal("go"), handle.pause("look", actor="ann")):
+        await word
+        await harness.run_until_idle()
+        assert "is gone" in await handle.why() and "Compare with the providers" in await handle.why()
     assert len(provider.calls) == 1, "it is not paid a second time until a person says so"
+    await handle.resume("the bank has never heard of it", actor="ann")
+    await until(lambda: len(provider.calls) == 2, harness)
+    await harness.run_until_idle()
+    assert await handle.result(timeout=0) == "one"
+    assert_sound(harness.url)
+
+
+async def paid_and_lost(harness: Harness, provider: FakeProvider) -> Handle:
+    """Its manual effect is made and its end was acknowledged; then the database lost both, and the
+    instance's row too is from before: in it nothing is missing."""
+
+    @harness.workflow("pay")
+    async def pay(ctx: Context, name: str) -> None:
+        await ctx.wait_for_signal("go")
+        await ctx.effect("pay", call, name, mode="manual")
+        await ctx.wait_for_signal("done")
+
+    async def call(name: str, info: StepInfo) -> None:
+        provider.call(info.idempotency_key, name)
+
+    handle = await harness.start("pay", "one")
+    await harness.run_until_idle()
+    before = stands(harness, handle)
+    await handle.signal("go")
+    await harness.run_until_idle()
+    assert len(provider.calls) == 1
+    go_back(harness, handle, *before)
+    return handle
+
+
+def stands(harness: Harness, handle: Handle) -> tuple[Any, ...]:
+    [stand] = query(harness.url, f"select seq, woken from holdfast.instances where id = {of(harness, handle)}")
+    return stand
+
+
+def go_back(harness: Harness, handle: Handle, seq: int, woken: int) -> None:
+    """As a standby knows it that had not got everything."""
+    this = f"instance_id = x'{raw(handle)}'"
+    lose(harness, handle, f"seq > {seq}")
+    tamper(
+        harness.url,
+        f"delete from holdfast.effects where {this}",
+        f"delete from holdfast.events where {this}",
+        f"update holdfast.instances set seq = {seq}, woken = {woken}, "
+        f"hash = (select hash from holdfast.history where {this} and seq = {seq}) where id = x'{raw(handle)}'",
+    )
+
+
+async def lifted(harness: Harness) -> None:
+    await quarantine.lift(harness.service, reason="compared with the bank", actor="ann")
+    await worker_of(harness).quarantine.look()
+    await harness.run_until_idle()
+
+
+async def test_a_claim_that_comes_with_less_than_its_worker_was_told_is_on_disk_does_nothing_again(
+    harness: Harness, provider: FakeProvider
+) -> None:
+    """An earlier state was put in place within a second, before anybody looked back."""
+    handle = await paid_and_lost(harness, provider)
+    await handle.signal("go")
+    await until(lambda: not worker_of(harness).busy() and "is gone" in str(waiting(harness, handle)), harness)
+    assert await held(harness) and len(provider.calls) == 1
+    await lifted(harness)
+    assert "is gone" in await handle.why() and len(provider.calls) == 1
+    await handle.resume("to be paid once more", actor="ann")
+    await harness.run_until_idle()
+    assert len(provider.calls) == 2 and (await handle.status()).waiting_on == "signal 'done'"
+    assert not await held(harness)
+    assert_sound(harness.url, finished=False)
+
+
+def waiting(harness: Harness, handle: Handle) -> str | None:
+    [(words,)] = query(harness.url, f"select waiting_on from holdfast.instances where id = {of(harness, handle)}")
+    return str(words)
 
 
 def worker_of(harness: Harness) -> Any:
@@ -238,3 +334,112 @@ async def test_a_claim_that_the_database_has_forgotten_holds_it_back(harness: Ha
     await until(lambda: not worker_of(harness).busy() and not worker_of(harness).executions, harness)
     assert await held(harness)
     assert "which the database does not know" in str((await quarantine.show(harness.service)).reason)
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, on: Any, method: str, name: str = "") -> list[str]:
+    """The database is away for one call of `method`; with `name`, of the statement of this name."""
+    failed: list[str] = []
+    do = getattr(on, method)
+
+    async def away(*args: Any, **values: Any) -> Any:
+        if not failed and (not name or args[0] == name):
+            failed.append(name or method)
+            raise OSError("the database is away")
+        return await do(*args, **values)
+
+    monkeypatch.setattr(on, method, away)
+    return failed
+
+
+@pytest.mark.parametrize("found_by", ["a claim", "a look"])
+async def test_what_could_not_be_stopped_the_first_time_is_stopped_the_next(
+    harness: Harness, provider: FakeProvider, monkeypatch: pytest.MonkeyPatch, found_by: str
+) -> None:
+    handle = await paid_and_lost(harness, provider)
+    failed = fail_once(monkeypatch, worker_of(harness).store, "write", "stop_where_lost")
+    if found_by == "a look":
+        await worker_of(harness).quarantine.look()
+    await handle.signal("go")
+    await until(lambda: bool(failed) and not worker_of(harness).busy(), harness)
+    assert await held(harness)
+    await lifted(harness)
+    while await held(harness):  # what it was held for once more is stopped by now
+        await lifted(harness)
+    assert "is gone" in await handle.why() and len(provider.calls) == 1
+    await handle.resume("to be paid once more", actor="ann")
+    await harness.run_until_idle()
+    assert len(provider.calls) == 2 and not await held(harness)
+    assert_sound(harness.url, finished=False)
+
+
+@pytest.mark.parametrize("method", ["enter", "gone_back"])
+async def test_a_quarantine_that_could_not_be_written_is_written_by_the_next_look(
+    harness: Harness, provider: FakeProvider, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    handle = await paid_and_lost(harness, provider)
+    failed = fail_once(monkeypatch, worker_of(harness).quarantine, method)
+    await handle.signal("go")
+    await until(lambda: bool(failed) and not worker_of(harness).busy(), harness)
+    await worker_of(harness).quarantine.look()
+    assert await held(harness) and len(provider.calls) == 1
+    await lifted(harness)
+    assert "is gone" in await handle.why() and len(provider.calls) == 1 and not await held(harness)
+
+
+async def test_a_word_from_before_the_loss_has_nothing_done_again(harness: Harness, provider: FakeProvider) -> None:
+    """A failover brings back the line of events too: a resume, which was taken long ago, stands in it again."""
+    handle = await paid_and_lost(harness, provider)
+    for word in (handle.signal("go"), handle.resume("of a pause, long before the loss", actor="ann")):
+        await word
+    harness.clock.micros += 5_000_000
+    await worker_of(harness).quarantine.look()
+    await harness.run_until_idle()
+    assert await held(harness)
+    await lifted(harness)
+    await handle.signal("done")  # whatever has it claimed again
+    await harness.run_until_idle()
+    assert "is gone" in await handle.why() and len(provider.calls) == 1
+    await harness.advance(seconds=5)
+    await handle.resume("the bank has never heard of it", actor="ann")
+    await harness.run_until_idle()
+    assert len(provider.calls) == 2
+
+
+async def test_a_parent_that_ends_its_child_says_nothing_about_what_the_child_lost(
+    harness: Harness, provider: FakeProvider
+) -> None:
+    @harness.workflow("parent")
+    async def parent(ctx: Context) -> None:
+        await ctx.child("child", "pays", "one")
+
+    @harness.workflow("pays")
+    async def pays(ctx: Context, name: str) -> None:
+        await ctx.wait_for_signal("go")
+        await ctx.effect("pay", call, name, mode="manual", compensate=refund)
+        await ctx.wait_for_signal("done")
+
+    async def call(name: str, info: StepInfo) -> None:
+        provider.call(info.idempotency_key, name)
+
+    async def refund(name: str, result: None) -> None:
+        provider.call("refund", name)
+
+    handle = await harness.start("parent")
+    await harness.run_until_idle()
+    [child] = [view for view in await harness.instances() if view.workflow == "pays"]
+    paying = harness.instance(child.id)
+    before = stands(harness, paying)
+    await paying.signal("go")
+    await harness.run_until_idle()
+    assert len(provider.calls) == 1
+    go_back(harness, paying, *before)
+    await worker_of(harness).quarantine.look()
+    await lifted(harness)
+    assert "is gone" in await paying.why()
+    await handle.cancel("not needed", actor="ann")
+    await harness.run_until_idle()
+    assert "is gone" in await paying.why() and (await handle.status()).status not in ("cancelled", "failed")
+    await harness.advance(seconds=5)
+    await paying.resume("compared with the bank", actor="ann")
+    await harness.run_until_idle()
+    assert (await handle.status()).status == "cancelled"

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from holdfast import Context, ForkRefused, Handle, Holdfast, InstanceFailed, NotApplied, StepInfo, effect
+from holdfast import Context, EffectNotOpen, ForkRefused, Handle, Holdfast, InstanceFailed, NotApplied, StepInfo, effect
 from holdfast.app import instances
 from holdfast.engine.effects import GRACE, LEASE
 from holdfast.testing import Harness
@@ -129,7 +130,7 @@ async def test_a_cancel_waits_for_code_that_asks_again_for_what_is_owed(harness:
         await other.instance(handle.id).cancel("not wanted any more", actor="ann")
         await other.run_until_idle()
         assert "cannot be cancelled as it stands" in await parked(handle)
-        assert "cannot be cancelled as it stands" in await handle.why()
+        assert "the code has not come to it: it waits for 'priced' first" in await handle.why()
         assert_sound(harness.url, finished=False)
         assert world.seen == ["reserved", "paid"]
         async with next_worker(other, app=app_of(again(world))) as mended:
@@ -141,6 +142,317 @@ async def test_a_cancel_waits_for_code_that_asks_again_for_what_is_owed(harness:
             assert (view.status, view.compensation) == ("cancelled", "complete")
             assert world.seen == ["reserved", "paid", "released"]
             assert_sound(harness.url, finished=False)
+
+
+async def test_a_cancel_waits_for_an_added_step_that_is_under_way(harness: Harness) -> None:
+    """Then the code comes to what it owes, and nothing that the added step leads to has begun."""
+    world = World()
+
+    async def before(ctx: Context, given: Any) -> None:
+        await ctx.step("reserve", world.reserve, compensate=world.release)
+        await ctx.wait_for_signal("go")
+
+    async def price() -> None:
+        world.seen.append("asked")
+        await world.hangs.wait()
+
+    async def with_a_step_first(ctx: Context, given: Any) -> None:
+        await ctx.step("price", price)
+        ctx.step("stamp", lambda: world.seen.append("stamped"))
+        await before(ctx, given)
+
+    harness.workflow("order")(before)
+    handle = await harness.start("order")
+    await harness.run_until_idle()
+    async with next_worker(harness, app=app_of(with_a_step_first)) as other:
+        await other.instance(handle.id).resume("look", actor="ann")
+        await until(lambda: "asked" in world.seen, other)
+        await other.instance(handle.id).cancel("enough", actor="ann")
+        for _ in range(20):
+            assert other.test_worker is not None
+            await other.test_worker.run_once()
+            await asyncio.sleep(0.005)
+        world.hangs.set()
+        await other.run_until_idle()
+        view = await handle.status()
+        assert (view.status, view.compensation) == ("cancelled", "complete")
+        assert world.seen == ["reserved", "asked", "released"]
+        assert_sound(harness.url)
+
+
+@pytest.mark.parametrize("kind", ["manual", "lookup", "keyed", "child"])
+async def test_a_cancel_waits_for_an_added_call_that_is_in_doubt_or_under_way(harness: Harness, kind: str) -> None:
+    """It was begun before the cancel, and ends by itself or by a person's word, which counts."""
+    world = World()
+
+    async def before(ctx: Context, given: Any) -> None:
+        await ctx.step("reserve", world.reserve, compensate=world.release)
+        await ctx.wait_for_signal("go")
+
+    async def charge() -> str:
+        world.seen.append("charged")
+        if world.seen.count("charged") == 1:
+            raise RuntimeError("no answer")
+        return "c2"
+
+    def find(key: str) -> str:
+        world.seen.append("looked up")
+        if world.seen.count("looked up") == 1:
+            raise RuntimeError("no answer")
+        return "c1"
+
+    async def with_more_first(ctx: Context, given: Any) -> None:
+        if kind == "child":
+            await ctx.child("charge", "charging")
+        else:
+            more: Any = {"lookup": find} if kind == "lookup" else {}
+            await ctx.effect("charge", charge, mode=kind, backoff=timedelta(minutes=1), **more)
+        ctx.step("stamp", lambda: world.seen.append("stamped"))
+        await before(ctx, given)
+
+    harness.workflow("order")(before)
+    handle = await harness.start("order")
+    await harness.run_until_idle()
+    app = app_of(with_more_first)
+
+    @app.workflow("charging")
+    async def charging(ctx: Context, given: Any) -> None:
+        await ctx.sleep("a while", timedelta(minutes=1))
+
+    async with next_worker(harness, app=app) as other:
+        await other.instance(handle.id).resume("look", actor="ann")
+        await look(other)
+        await other.instance(handle.id).cancel("enough", actor="ann")
+        await look(other)
+        view = await handle.status()
+        assert (view.status, "; then it is cancelled" in str(view.waiting_on)) == ("waiting", True)
+        if kind == "manual":
+            async with next_worker(other, app=app) as desk:  # a crash in between changes nothing
+                [unknown] = await desk.effects.list()
+                await desk.effects.resolve(unknown.id, "happened", result="c1", actor="bob", reason="asked the bank")
+                await desk.run_until_idle()
+        else:
+            await other.advance(minutes=2)
+        assert ((await handle.status()).status, (await handle.status()).compensation) == ("cancelled", "complete")
+        assert world.seen.count("charged") == {"keyed": 2, "child": 0}.get(kind, 1)
+        assert world.seen[-1] == "released" and "stamped" not in world.seen
+        assert_sound(harness.url)
+
+
+@pytest.mark.parametrize("words", ["pause,cancel,resume", "cancel,pause,resume"])
+async def test_a_pause_beside_a_cancel_that_waits_holds_until_it_is_resumed(harness: Harness, words: str) -> None:
+    world = World()
+
+    async def before(ctx: Context, given: Any) -> None:
+        await ctx.step("reserve", world.reserve, compensate=world.release)
+        await ctx.wait_for_signal("go")
+
+    async def charge() -> str:
+        world.seen.append("charged")
+        if world.seen.count("charged") == 1:
+            raise RuntimeError("no answer")
+        return "c2"
+
+    async def with_more_first(ctx: Context, given: Any) -> None:
+        await ctx.effect("charge", charge, mode="keyed", backoff=timedelta(minutes=1))
+        await before(ctx, given)
+
+    harness.workflow("order")(before)
+    handle = await harness.start("order")
+    await harness.run_until_idle()
+    async with next_worker(harness, app=app_of(with_more_first)) as other:
+        said = other.instance(handle.id)
+        await said.resume("look", actor="ann")
+        await look(other)
+        for word in words.split(","):
+            if word == "resume":
+                await other.advance(minutes=5)
+                view = await handle.status()
+                assert str(view.waiting_on).endswith("resume it to go on; then it is cancelled")
+                assert world.seen == ["reserved", "charged"]
+            await getattr(said, word)("x", actor="ann")
+            await look(other)
+        await other.advance(minutes=2)
+        assert (await handle.status()).status == "cancelled"
+        assert world.seen == ["reserved", "charged", "charged", "released"]
+        assert_sound(harness.url)
+
+
+@pytest.mark.parametrize("choice", ["happened", "did_not_happen", "abort"])
+async def test_a_parked_cancel_is_taken_once_a_person_has_settled_what_it_waited_for(
+    harness: Harness, choice: str
+) -> None:
+    world = World()
+    handle = await paying(harness, world)
+
+    async def order(ctx: Context, given: Any) -> Any:
+        await ctx.step("reserve", world.reserve, compensate=world.release)
+        await ctx.wait_for_signal("priced")
+        return await ctx.effect("pay", world.pay, timeout=60)
+
+    async with next_worker(harness, app=app_of(order)) as other:
+        await other.instance(handle.id).cancel("not wanted any more", actor="ann")
+        await other.advance(seconds=CALL_IS_OVER)
+        assert "cannot be cancelled as it stands" in await parked(handle)
+        [unknown] = await other.effects.list()
+        result = "p1" if choice == "happened" else None
+        await other.effects.resolve(unknown.id, choice, result=result, actor="bob", reason="asked the bank")
+        await other.run_until_idle()
+        assert ((await handle.status()).status, (await handle.status()).compensation) == ("cancelled", "complete")
+        assert world.seen == ["reserved", "paid", "released"]
+        assert_sound(harness.url)
+
+
+@pytest.mark.parametrize("kind", ["mistake", "names"])
+async def test_a_turn_that_is_found_to_park_begins_nothing_of_what_was_asked_for_with_it(
+    harness: Harness, kind: str
+) -> None:
+    world = World()
+    handle = await paying(harness, world)
+
+    async def order(ctx: Context, given: Any) -> Any:
+        price = ctx.step("price", world.price, compensate=world.refund)
+        if kind == "mistake":
+            ctx.step("stamp", world.price, nonsense=5)  # type: ignore[call-overload]
+        await asyncio.gather(price, ctx.effect("charge", world.pay))
+
+    async def original(ctx: Context, given: Any) -> Any:
+        await ctx.step("reserve", world.reserve, compensate=world.release)
+        return await ctx.effect("pay", world.pay, timeout=60)
+
+    async with next_worker(harness, app=app_of(order)) as other:
+        await other.advance(seconds=CALL_IS_OVER)
+        assert str((await handle.status()).waiting_on).startswith("parked")
+        assert [e.name for e in await entries(handle, "STEP_STARTED")] == ["reserve"]
+        async with next_worker(other, app=app_of(original)) as last:
+            await last.instance(handle.id).resume("rolled back", actor="ann")
+            await last.run_until_idle()
+            [unknown] = await last.effects.list()
+            await last.effects.resolve(unknown.id, "happened", result="p1", actor="bob", reason="asked the bank")
+            await last.run_until_idle()
+            assert (await handle.status()).status == "completed"
+            assert world.seen == ["reserved", "paid"]
+
+
+async def test_what_the_code_asks_for_otherwise_is_settled_at_the_desk_meanwhile(harness: Harness) -> None:
+    """Its worker was lost in the call, and the code now passes other arguments: the journal is enough."""
+    world = World()
+    handle = await paying(harness, world)
+
+    async def other_arguments(ctx: Context, given: Any) -> Any:
+        await ctx.step("reserve", world.reserve, compensate=world.release)
+        return await ctx.effect("pay", lambda amount: world.price(), 12, timeout=60)
+
+    async def original(ctx: Context, given: Any) -> Any:
+        await ctx.step("reserve", world.reserve, compensate=world.release)
+        return await ctx.effect("pay", world.pay, timeout=60)
+
+    async with next_worker(harness, app=app_of(other_arguments)) as other:
+        await other.advance(seconds=CALL_IS_OVER)
+        assert "the code now passes [12]" in await parked(handle)
+        [unknown] = await other.effects.list()
+        await other.effects.resolve(unknown.id, "happened", result="p1", actor="bob", reason="asked the bank")
+        await other.run_until_idle()
+        assert await other.effects.list() == [] and "EFFECT_SUCCEEDED" in await types(handle)
+        async with next_worker(other, app=app_of(original)) as last:
+            await last.instance(handle.id).resume("rolled back", actor="ann")
+            await last.run_until_idle()
+            assert await handle.result(0) == "p1" and world.seen == ["reserved", "paid"]
+            assert_sound(harness.url)
+
+
+async def look(harness: Harness) -> None:
+    for _ in range(30):
+        assert harness.test_worker is not None
+        await harness.test_worker.run_once()
+        await asyncio.sleep(0.003)
+
+
+@pytest.mark.parametrize("word", ["cancel", "signal"])
+async def test_a_turn_that_parks_leaves_nothing_behind_of_code_that_is_taken_back(harness: Harness, word: str) -> None:
+    """What the parked code asked for has not begun, so the code as it was owes nothing for it."""
+    world = World()
+
+    async def before(ctx: Context, given: Any) -> None:
+        await ctx.step("reserve", world.reserve, compensate=world.release)
+        await ctx.wait_for_signal("go")
+
+    async def deployed(ctx: Context, given: Any) -> None:
+        price = ctx.step("price", world.price, compensate=world.refund)
+        if word == "cancel":
+            await price
+            await before(ctx, given)
+        else:
+            await asyncio.gather(price, ctx.step("reserve", lambda more: world.reserve(), 5))
+
+    harness.workflow("order")(before)
+    handle = await harness.start("order")
+    await harness.run_until_idle()
+    async with next_worker(harness, app=app_of(deployed)) as other:
+        if word == "cancel":
+            await other.instance(handle.id).cancel("enough", actor="ann")
+        else:
+            await other.instance(handle.id).signal("hello")
+        await other.run_until_idle()
+        assert "the code contradicts its journal" in await parked(handle)
+        async with next_worker(other, app=app_of(before)) as last:
+            await last.instance(handle.id).resume("rolled back", actor="ann")
+            await last.instance(handle.id).signal("go")
+            await last.run_until_idle()
+            assert (await handle.status()).status == ("cancelled" if word == "cancel" else "completed")
+            assert world.seen == (["reserved", "released"] if word == "cancel" else ["reserved"])
+            assert_sound(harness.url)
+
+
+async def test_no_further_attempt_begins_while_a_cancel_waits(harness: Harness) -> None:
+    world = World()
+
+    async def before(ctx: Context, given: Any) -> None:
+        await ctx.step("reserve", world.reserve, compensate=world.release)
+        await ctx.wait_for_signal("go")
+
+    async def price() -> None:
+        world.seen.append("asked")
+        await world.hangs.wait()
+
+    def weigh() -> None:
+        world.seen.append("weighed")
+        raise ValueError("again")
+
+    async def charge() -> None:
+        world.seen.append("charged")
+        raise NotApplied("no network")
+
+    async def added(ctx: Context, given: Any) -> None:
+        others = [ctx.step("weigh", weigh), ctx.effect("charge", charge)]
+        await ctx.step("price", price)
+        await before(ctx, given)
+        await asyncio.gather(*others)
+
+    async def look(other: Harness) -> None:
+        for _ in range(20):
+            assert other.test_worker is not None
+            await other.test_worker.run_once()
+            await asyncio.sleep(0.002)
+
+    harness.workflow("order")(before)
+    handle = await harness.start("order")
+    await harness.run_until_idle()
+    async with next_worker(harness, app=app_of(added)) as other:
+        await other.instance(handle.id).resume("look", actor="ann")
+        await until(lambda: {"asked", "weighed", "charged"} <= set(world.seen), other)
+        await look(other)
+        await other.instance(handle.id).cancel("enough", actor="ann")
+        await look(other)
+        at_the_cancel = list(world.seen)
+        for _ in range(3):
+            harness.clock.move(timedelta(seconds=30))
+            await look(other)
+        assert world.seen == at_the_cancel
+        world.hangs.set()
+        await other.run_until_idle()
+        assert ((await handle.status()).status, world.seen[len(at_the_cancel) :]) == ("cancelled", ["released"])
+        assert_sound(harness.url)
 
 
 @pytest.mark.parametrize("changed", [raises_first, returns_first, without_the_payment])
@@ -813,7 +1125,8 @@ async def test_a_word_about_an_earlier_attempt_settles_nothing_that_the_code_ask
             return await put(*words)
 
         monkeypatch.setattr(instances, "put", late)
-        await first.effects.resolve(view.id, "happened", actor="ann", reason="on the list", result="r1")
+        with pytest.raises(EffectNotOpen, match="settled while you decided"):
+            await first.effects.resolve(view.id, "happened", actor="ann", reason="on the list", result="r1")
         monkeypatch.setattr(instances, "put", put)
     async with Harness(app_of(without), url=harness.url, clock=harness.clock) as other:
         await other.advance(minutes=5)

@@ -1,7 +1,10 @@
 """Trouble of our own, or of the database: waited out or parked, never taken for a death that the instance caused."""
 
 import asyncio
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +109,12 @@ async def test_what_the_engine_itself_cannot_do_is_parked_and_goes_on_when_it_is
         broken.setattr(f"{place}._dispatch", lambda ex: 1 / 0)
         handle = await harness.start("coded" if kind == "code" else "plain")
         with capture_logs() as logs:
+            await harness.run_until_idle()
+            assert (await handle.status()).run_at == harness.clock.now + timedelta(seconds=1)
+            said = (
+                "A worker could not move it, as that worker's log says; it is tried again at 2026-01-01T09:00:01Z: the"
+            )
+            assert (await handle.why()).startswith(said)
             await harness.advance(minutes=1)
     times = [log["event"] for log in logs].count("execution_broken")
     assert times == 5, "tried again a few times, and not in a hot loop"
@@ -193,6 +202,30 @@ async def test_a_transaction_without_a_connection_waits_below_the_authors_attemp
     assert await entries(handles[0], "TRANSACTION_RETRIED") == []
 
 
+async def test_a_charts_attempt_that_waits_for_a_connection_is_on_record_once(harness: Harness) -> None:
+    beside, waited, alone = asyncio.Event(), list[int](), harness.service.store.commit_alone
+
+    async def commit_alone(*args: Any) -> Any:
+        waited.append(1)
+        beside.set()
+        if len(waited) < 6:
+            raise NotBegun("too many connections")
+        return await alone(*args)
+
+    harness.service.store.commit_alone = commit_alone  # type: ignore[method-assign]
+    harness.task_handler("SYSTEM", "book", kind="transaction")(in_tx(harness, lambda tx: "booked"))
+    harness.task_handler("SYSTEM", "beside")(beside.wait)
+    invoked = [{"src": name, "onDone": {"actions": {"type": "log", "params": name}}} for name in ("book", "beside")]
+    await harness.publish({"id": "both", "initial": "on", "states": {"on": {"invoke": invoked}}})
+    handle = await harness.start("both")
+    await harness.run_until_idle()
+    rows = [(entry.type, entry.name.partition("/")[0]) for entry in await handle.history()]
+    assert rows.index(("TASK_COMPLETED", "beside")) < rows.index(("TASK_COMPLETED", "book")), (
+        "it stood in line meanwhile"
+    )
+    assert rows.count(("TASK_STARTED", "book")) == 1
+
+
 async def test_a_transaction_that_waits_for_a_connection_is_cancelled_at_once(harness: Harness) -> None:
     ran: list[int] = []
 
@@ -268,9 +301,12 @@ async def test_a_handler_that_closes_or_breaks_its_connection_fails_its_own_step
     handles = [await harness.start(name) for name in ("bad", "good", "bad", "good")]
     await harness.run_until_idle()
     assert [(await handle.status()).status for handle in handles] == ["failed", "completed"] * 2
-    assert (await handles[0].status()).error["type"] == "StepFailed"
+    error = (await handles[0].status()).error
+    assert error["type"] == "StepFailed"
+    assert sqlite or "the handler closed its connection: leave that to Holdfast" in error["message"]
 
 
+KEPT: list[Any] = []
 LEFT_ON_IT: dict[str, tuple[Callable[[apsw.Connection], Any], str]] = {
     "a row trace": (lambda tx: setattr(tx, "row_trace", lambda cursor, row: {"row": row}), "completed"),
     "a statement trace": (lambda tx: setattr(tx, "exec_trace", lambda *_: False), "completed"),
@@ -278,6 +314,10 @@ LEFT_ON_IT: dict[str, tuple[Callable[[apsw.Connection], Any], str]] = {
     "a commit hook": (lambda tx: tx.set_commit_hook(lambda: True), "completed"),
     "a progress handler": (lambda tx: tx.set_progress_handler(lambda: True, 1), "completed"),
     "a pragma": (lambda tx: tx.pragma("query_only", True), "failed"),
+    "a statement that is not read to its end": (
+        lambda tx: KEPT.append(tx.execute("create table t(x); insert into t values (1), (2) returning x")),
+        "failed",
+    ),
     "a table of our name": (lambda tx: tx.execute("create temp table holdfast_history (x)").fetchall(), "failed"),
 }
 
@@ -300,6 +340,22 @@ async def test_what_a_handler_leaves_on_its_connection_meets_nobody_else(tmp_pat
         handles = [await harness.start(name) for name in ("bad", "good", "bad", "good")]
         await harness.run_until_idle()
         assert [(await handle.status()).status for handle in handles] == [ending, "completed"] * 2
+
+
+async def test_turns_are_sealed_in_two_threads_at_once(harness: Harness) -> None:
+    """On SQLite a transaction step's turn is sealed in the writer's thread while the loop seals others."""
+    assert harness.test_worker is not None
+    salt = harness.test_worker.salt
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            drawn = [threads.submit(lambda: [salt() for _ in range(20_000)]) for _ in range(2)]
+            found = [one for each in drawn for one in each.result()]
+    finally:
+        sys.setswitchinterval(before)
+    assert len(set(found)) == 40_000
+    assert {len(one) for one in found} == {16}
 
 
 @pytest.mark.parametrize("failures", [3, 11], ids=["a few times", "again and again"])
@@ -326,3 +382,82 @@ async def test_a_transaction_that_met_another_one_is_tried_again_below_the_autho
     assert (await handle.status()).status == ("completed" if failures == 3 else "failed")
     assert len(tried) == (4 if failures == 3 else 11)
     assert "TRANSACTION_RETRIED" not in await types(handle)
+
+
+@pytest.mark.parametrize(
+    "when",
+    ["before a statement", "behind the last one", "and the handler makes more of it", "and nobody has seen it yet"],
+)
+@pytest.mark.parametrize("losses", [3, 11], ids=["a few times", "again and again"])
+async def test_a_connection_that_the_server_closed_is_not_charged_to_the_author(
+    postgres_url: str, when: str, losses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.transactions.PAUSE_MAX", 0.05)
+    tried: list[int] = []
+
+    async def book(tx: Any) -> str:
+        tried.append(1)
+        await tx.execute("insert into books values ('o-1')")
+        if len(tried) <= losses:
+            query(postgres_url, f"select pg_terminate_backend({tx.get_server_pid()})")
+            if when != "and nobody has seen it yet":
+                await until(tx.is_closed)
+        if when == "before a statement":
+            await tx.execute("select 1")
+        elif when == "and the handler makes more of it" and tx.is_closed():
+            await tx.close()
+            raise ValueError("the books are closed")
+        return "booked"
+
+    async with Harness(url=postgres_url) as harness:
+        query(postgres_url, "create table books (id text)")
+
+        @harness.workflow("book")
+        async def workflow(ctx: Context) -> Any:
+            return await ctx.transaction("book", book, max_attempts=1)
+
+        handle = await harness.start("book")
+        await harness.run_until_idle()
+        view = await handle.status()
+        assert len(tried) == (4 if losses == 3 else 11)
+        assert query(postgres_url, "select id from books") == ([("o-1",)] if losses == 3 else [])
+        if losses == 3:
+            assert (view.status, view.result) == ("completed", "booked")
+        else:
+            assert view.status == "failed"
+            assert "the connection to PostgreSQL was lost while the handler ran" in view.error["message"]
+        assert "TRANSACTION_RETRIED" not in await types(handle)
+
+
+@pytest.mark.parametrize(("timeout", "limit"), [(None, "12s"), (30, "32s"), (10_000_000, "2147483647ms")])
+async def test_a_handler_is_not_cut_off_within_its_time_out(
+    postgres_url: str, timeout: float | None, limit: str
+) -> None:
+    """Our own turn behind it locks the worker's row, and must let go of it before the lease of a worker that stands
+    still is over."""
+
+    async def book(tx: Any) -> str:
+        await tx.execute("insert into books values ('o-1')")
+        return str(await tx.fetchval("show idle_in_transaction_session_timeout"))
+
+    async with Harness(url=postgres_url) as harness:
+        query(
+            postgres_url,
+            """
+            create table books (id text);
+            create table seen (of_our_turn text);
+            create function look() returns trigger language plpgsql as $$
+                begin insert into seen values (current_setting('idle_in_transaction_session_timeout')); return null; end
+            $$;
+            create constraint trigger looks after insert on books initially deferred
+                for each row execute function look()
+            """,
+        )
+
+        @harness.workflow("book")
+        async def workflow(ctx: Context) -> Any:
+            return await ctx.transaction("book", book, timeout=timeout)
+
+        handle = await harness.start("book")
+        assert await harness.finish(handle) == limit
+        assert query(postgres_url, "select of_our_turn from seen") == [("10s",)]

@@ -428,6 +428,59 @@ async def test_a_chart_goes_on_where_its_handlers_are(harness: Harness) -> None:
     assert (await foretold(harness, handle)).verdict == "goes_on"
 
 
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        ({"kind": "effect", "mode": "keyed"}, ""),
+        (
+            {"kind": "effect", "mode": "manual"},
+            "it was begun as 'keyed' and the code now says 'manual': only a person may say what became of it",
+        ),
+        (
+            {"kind": "step"},
+            "it was begun as 'keyed', and its handler 'pay' is a step now: only a person may say what became of it",
+        ),
+    ],
+)
+async def test_a_chart_waits_for_a_person_where_its_effect_was_changed_as_the_worker_says(
+    harness: Harness, now: dict[str, Any], why: str
+) -> None:
+    @harness.task_handler("SYSTEM", "pay", kind="effect", mode="keyed")
+    async def begun(given: Any) -> None:
+        raise ConnectionResetError("no answer")
+
+    app = Holdfast()
+
+    @app.task_handler("SYSTEM", "pay", **now)
+    async def pay(given: Any) -> None: ...
+
+    await harness.publish({"id": "paying", "initial": "on", "states": {
+        "on": {"invoke": {"src": "pay", "onDone": "off"}}, "off": {"type": "final"}}})  # fmt: skip
+    handle = await harness.start("paying")
+    await harness.run_until_idle()
+    await handle.pause("audit", actor="ann")
+    await harness.run_until_idle()
+    async with next_worker(harness, app=app) as other:
+        one = await foretold(other, handle)
+        assert (one.verdict, one.why, one.after_resume) == ("waits_for_person" if why else "goes_on", why, True)
+        await other.instance(handle.id).resume("done", actor="ann")
+        await other.advance(hours=1)
+        assert [effect.reason for effect in await other.effects.list()] == ([why] if why else [])
+        found = await other.instance(handle.id).status()
+        assert one.next in str(found.waiting_on) if why else found.status == "completed"
+
+
+async def test_a_built_in_handler_goes_on_with_a_charts_effect(harness: Harness) -> None:
+    harness.task_handler("HTTP", "ask", kind="effect")(never)
+    await harness.publish({"id": "asking", "initial": "on", "states": {"on": {"invoke": {
+        "src": {"task": {"type": "HTTP", "name": "ask", "url": "https://example.org", "mode": "keyed"}},
+        "onDone": "off"}}, "off": {"type": "final"}}})  # fmt: skip
+    handle = await harness.start("asking")
+    await harness.run_until_idle()
+    async with next_worker(harness, app=Holdfast()) as other:
+        assert (await foretold(other, handle)).verdict == "goes_on"
+
+
 # -- history files
 
 

@@ -387,8 +387,9 @@ async def test_a_fork_of_an_instance_that_restarted_goes_on_from_its_last_epoch(
     assert_sound(url)
 
 
-async def test_a_word_about_an_effect_of_an_earlier_epoch_decides_nothing_in_a_later_one(url: str) -> None:
-    """Said while a lookup was under way, which then found out by itself: nobody has taken it."""
+@pytest.mark.parametrize("said", ["while it is looked up", "while the turn is on its way"])
+async def test_a_word_about_an_effect_of_an_earlier_epoch_decides_nothing_in_a_later_one(url: str, said: str) -> None:
+    """Said of an effect that a lookup then found out about by itself."""
     hf = Holdfast("sqlite:///unused.db")
     looking, go_on = asyncio.Event(), asyncio.Event()
     calls: list[int] = []
@@ -414,7 +415,26 @@ async def test_a_word_about_an_effect_of_an_earlier_epoch_decides_nothing_in_a_l
         running = asyncio.create_task(test.advance(minutes=5))
         await looking.wait()
         [effect] = await test.effects.list(state="outcome_unknown")
-        await test.effects.resolve(effect.id, "did_not_happen", actor="ann", reason="the bank knows nothing of it")
+
+        async def say() -> None:
+            await test.effects.resolve(effect.id, "did_not_happen", actor="ann", reason="the bank knows nothing of it")
+
+        if said == "while it is looked up":
+            await say()
+        else:
+            worker = test.test_worker
+            assert worker is not None
+            submit = worker.committer.submit
+
+            def held(turn: Any, done: Any) -> None:
+                async def later() -> None:
+                    await say()
+                    submit(turn, done)
+
+                worker.committer.submit = submit  # type: ignore[method-assign]
+                worker.spawn(later())
+
+            worker.committer.submit = held  # type: ignore[method-assign]
         go_on.set()
         await running
         await test.run_until_idle()
@@ -422,7 +442,9 @@ async def test_a_word_about_an_effect_of_an_earlier_epoch_decides_nothing_in_a_l
         assert calls == [0, 1], "paid again, and nobody has decided so"
         [open_] = await test.effects.list(state="outcome_unknown")
         assert (open_.attempt, open_.id == effect.id) == (1, False)
-        assert (await types(handle))[-2:] == ["EFFECT_UNKNOWN", "INSTANCE_RESUMED"]
+        assert [entry.name for entry in await handle.history() if entry.type == "INSTANCE_RESUMED"] == [
+            "resolution of pay"
+        ]
         await test.effects.resolve(open_.id, "happened", result="paid", actor="ann", reason="the bank has it")
         await test.run_until_idle()
         assert (await handle.result(0), calls) == ("paid", [0, 1])

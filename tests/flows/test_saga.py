@@ -310,6 +310,44 @@ async def test_a_step_that_waits_for_its_next_attempt_does_not_hold_up_a_cancel(
     assert (calls, undone) == (["fails"], ["first"])
 
 
+@pytest.mark.parametrize("ends", ["is cancelled", "fails"])
+async def test_a_step_whose_next_attempt_was_not_due_when_the_undoing_began_is_never_taken_up(
+    harness: Harness, ends: str
+) -> None:
+    calls: list[str] = []
+    undone: list[int] = []
+
+    def sold_out() -> None:
+        calls.append("sold out")
+        raise OSError
+
+    def release(info: StepInfo) -> None:
+        undone.append(info.attempt)
+        if info.attempt == 1:
+            raise OSError
+
+    @harness.workflow("saga")
+    async def workflow(ctx: Context) -> None:
+        await ctx.step("first", lambda: 1, compensate=release, backoff=timedelta(hours=2))
+        waits = ctx.step("sold out", sold_out, compensate=lambda: calls.append("undone"), backoff=timedelta(hours=1))
+        if ends == "fails":
+            await ctx.sleep("a minute", 60)
+            raise RuntimeError("stop")
+        await waits
+
+    handle = await harness.start("saga")
+    await harness.advance(minutes=2)
+    if ends == "is cancelled":
+        await handle.cancel("enough")
+    await harness.run_until_idle()
+    assert undone == [1]
+    await harness.advance(hours=1.5)  # the step would be due, and the compensation is not
+    await handle.signal("anything")  # it is claimed, and read from its history
+    await harness.advance(hours=6)
+    assert (calls, undone) == (["sold out"], [1, 2])
+    assert (await handle.status()).status in ("cancelled", "failed")
+
+
 async def test_a_cancel_that_arrives_just_as_a_step_is_started_is_carried_out(harness: Harness) -> None:
     undone: list[str] = []
     go = threading.Event()

@@ -222,6 +222,52 @@ async def test_a_lookup_does_not_count_while_the_worker_that_was_fenced_in_a_cor
     assert len(calls) == 2 and len(provider.calls) == 1
 
 
+async def test_a_lookup_does_not_count_while_a_coroutine_takes_no_cancel_after_its_instance_was_let_go(
+    harness: Harness, provider: FakeProvider
+) -> None:
+    """The same worker claims the instance again: what it had cancelled may still pay."""
+    calls: list[str] = []
+    may_pay = asyncio.Event()
+
+    async def pay(info: StepInfo) -> Any:
+        calls.append("begun")
+        while not may_pay.is_set():
+            try:
+                await may_pay.wait()
+            except asyncio.CancelledError:
+                pass
+        return provider.call(info.idempotency_key)
+
+    @harness.workflow("pay")
+    async def workflow(ctx: Context) -> Any:
+        paid = ctx.effect("pay", pay, mode="lookup", lookup=provider.find, backoff=timedelta(0))
+        return await asyncio.gather(paid, ctx.transaction("write", write if on_postgres else lambda tx: None))
+
+    async def write(tx: Any) -> None: ...
+
+    on_postgres = harness.url.startswith("postgres")
+    store = harness.service.store
+    alone, tried = store.commit_alone, list[int]()
+
+    async def commit_alone(*given: Any) -> Any:
+        tried.append(1)
+        if len(tried) == 1:
+            await until(lambda: calls)
+            raise ConnectionResetError("cut off, and rolled back")
+        return await alone(*given)
+
+    store.commit_alone = commit_alone  # type: ignore[method-assign]
+    try:
+        handle = await harness.start("pay")
+        await until(lambda: len(tried) > 1, harness)
+        await harness.advance(minutes=10)
+        assert calls == ["begun"] and (await handle.status()).status == "waiting"
+    finally:
+        may_pay.set()
+    await harness.advance(minutes=1)
+    assert (await handle.status()).status == "completed" and len(provider.calls) == 1
+
+
 async def until_unknown(harness: Harness) -> None:
     """By the real clock, which a time-out goes by."""
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -267,7 +313,8 @@ async def test_a_worker_is_not_known_to_be_gone_while_its_thread_is_in_a_call(ur
         assert (await handle.status()).status == "waiting"
 
 
-async def test_a_fenced_worker_is_not_known_to_be_gone_while_its_thread_is_in_a_call(url: str) -> None:
+@pytest.mark.parametrize("where", ["thread", "coroutine that takes no cancel"])
+async def test_a_fenced_worker_is_not_known_to_be_gone_while_it_is_in_a_call(url: str, where: str) -> None:
     app = Holdfast(url)
     began, may_end = threading.Event(), threading.Event()
 
@@ -275,20 +322,28 @@ async def test_a_fenced_worker_is_not_known_to_be_gone_while_its_thread_is_in_a_
         began.set()
         may_end.wait(PATIENCE_SECONDS)
 
+    async def pay_on_and_on() -> None:
+        began.set()
+        while not may_end.is_set():
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                continue
+
     @app.workflow("pay")
     async def workflow(ctx: Context) -> Any:
-        return await ctx.effect("pay", pay)
+        return await ctx.effect("pay", pay if where == "thread" else pay_on_and_on)
 
     async with app, app.worker(poll_seconds=0.01) as worker:
         await app.start("pay")
         await asyncio.to_thread(began.wait, PATIENCE_SECONDS)
         store, fenced = app.service.store, worker.id
-        with capture_logs():
-            await store.release_worker(fenced, b"0" * 16, stopped=False)
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while not worker._held:  # the next incarnation is there
-                    await asyncio.sleep(0.01)
         try:
+            with capture_logs():
+                await store.release_worker(fenced, b"0" * 16, stopped=False)
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    while not worker._held:  # the next incarnation is there
+                        await asyncio.sleep(0.01)
             assert worker.id != fenced and not await store.worker_gone(fenced)
         finally:
             may_end.set()

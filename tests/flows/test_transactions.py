@@ -133,11 +133,35 @@ async def test_a_handler_that_ends_the_transaction_itself_is_refused(harness: Ha
         assert query(harness.url, "select * from books") == [], "a commit can be refused there"
 
 
-async def test_a_handler_that_commits_and_begins_again_leaves_nothing(tmp_path: Path) -> None:
-    """Else its writes stand without the step's row, and are made again. On SQLite, where a commit can be refused."""
+@pytest.mark.parametrize("word", ["commit", "rollback"])
+async def test_a_handler_that_ends_and_begins_again_leaves_nothing(tmp_path: Path, word: str) -> None:
+    """Else its writes stand without the step's row, and are made again, or its row without its writes. On SQLite, where
+    a commit can be refused."""
 
     def book(tx: Any) -> None:
         tx.execute("create table books (id)")
+        tx.execute(word)
+        tx.execute("begin immediate")
+        tx.execute("savepoint holdfast_step")  # a name that ours once had: it cannot be guessed
+
+    async with Harness(url=f"sqlite:///{tmp_path / 'own.db'}") as harness:
+
+        @harness.workflow("book")
+        async def workflow(ctx: Context) -> Any:
+            return await ctx.transaction("book", book, max_attempts=1)
+
+        handle = await harness.start("book")
+        await harness.run_until_idle()
+        assert "leave commit and rollback to Holdfast" in (await handle.status()).error["message"]
+        assert "TRANSACTION_COMMITTED" not in await types(handle)
+        assert query(harness.url, "select * from sqlite_schema where name = 'books'") == []
+
+
+async def test_a_handler_that_commits_without_our_hook_fails_its_step(tmp_path: Path) -> None:
+    """On SQLite: what it has committed stays, but the step is not taken for done, and its author is told."""
+
+    def book(tx: Any) -> None:
+        tx.set_commit_hook(None)
         tx.execute("commit")
         tx.execute("begin immediate")
 
@@ -150,14 +174,15 @@ async def test_a_handler_that_commits_and_begins_again_leaves_nothing(tmp_path: 
         handle = await harness.start("book")
         await harness.run_until_idle()
         assert "leave commit and rollback to Holdfast" in (await handle.status()).error["message"]
-        assert query(harness.url, "select * from sqlite_schema where name = 'books'") == []
+        assert "TRANSACTION_COMMITTED" not in await types(handle)
 
 
-async def test_a_handler_that_commits_and_begins_again_fails_its_step(postgres_url: str) -> None:
+@pytest.mark.parametrize("word", ["commit", "rollback"])
+async def test_a_handler_that_ends_and_begins_again_fails_its_step(postgres_url: str, word: str) -> None:
     """PostgreSQL cannot refuse a commit, but the step is not taken for done, and its author is told."""
 
     async def book(tx: Any) -> None:
-        await tx.execute("commit")
+        await tx.execute(word)
         await tx.execute("begin")
 
     async with Harness(url=postgres_url) as harness:
@@ -170,6 +195,36 @@ async def test_a_handler_that_commits_and_begins_again_fails_its_step(postgres_u
         await harness.run_until_idle()
         assert "leave commit and rollback to Holdfast" in (await handle.status()).error["message"]
         assert "TRANSACTION_COMMITTED" not in await types(handle)
+
+
+@pytest.mark.parametrize("leaves", ["a statement under way", "a limit"])
+async def test_a_handler_that_leaves_its_connection_unusable_fails_its_step(postgres_url: str, leaves: str) -> None:
+    begun: list[Any] = []
+
+    async def book(tx: Any) -> None:
+        if leaves == "a limit":
+            await tx.execute("set statement_timeout = 1")
+            await tx.execute("select 1")
+        else:
+            begun.append(asyncio.ensure_future(tx.execute("select pg_sleep(60)")))
+            await asyncio.sleep(0)
+            begun[-1].add_done_callback(lambda done: done.exception())
+        begun.append(None)
+
+    async with Harness(url=postgres_url) as harness:
+
+        @harness.workflow("book")
+        async def workflow(ctx: Context) -> Any:
+            return await ctx.transaction("book", book, max_attempts=1)
+
+        handle = await harness.start("book")
+        await harness.run_until_idle()
+        view = await handle.status()
+        if leaves == "a limit":  # of a handler's own, which is none of our turn's
+            assert view.status == "completed" or "statement timeout" in view.error["message"]
+        else:
+            assert "await everything that it begins there" in view.error["message"]
+        assert begun.count(None) == 1
 
 
 async def test_a_handler_of_the_wrong_colour_is_refused_with_the_right_one(harness: Harness, table: str) -> None:

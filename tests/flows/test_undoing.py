@@ -338,3 +338,31 @@ async def test_the_compensation_of_an_aborted_effect_gets_nothing_whatever_it_re
     view = await handle.status()
     assert (view.status, view.compensation, seen) == ("failed", "complete", [None])
     assert_sound(harness.url)
+
+
+async def test_each_attempt_at_a_compensation_sees_the_same_results(harness: Harness) -> None:
+    """Under one key the provider must be sent the same, whatever was settled in between."""
+    seen: list[Any] = []
+
+    def refund(info: StepInfo) -> None:
+        seen.append(info.results)
+        if len(seen) == 1:
+            raise RuntimeError("no answer")
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError("no answer")
+
+    @harness.workflow("order")
+    async def order(ctx: Context, given: Any) -> Any:
+        parcel = asyncio.create_task(ctx.effect("parcel", fails, compensate=lambda: None))
+        await ctx.effect("pay", lambda: "p-1", compensate=effect(refund, mode="keyed"))
+        await ctx.step("stamp", fails, max_attempts=1)
+        await parcel
+
+    await harness.start("order")
+    await harness.run_until_idle()
+    for unknown in await harness.effects.list(state="outcome_unknown"):
+        if unknown.step == "parcel":
+            await harness.effects.resolve(unknown.id, "happened", actor="ann", reason="it came")
+    await harness.advance(minutes=5)
+    assert seen == [{"pay": "p-1"}, {"pay": "p-1"}]

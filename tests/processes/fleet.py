@@ -241,7 +241,9 @@ class Fleet:
 
     def lines(self, log: str) -> list[dict[str, Any]]:
         path = self.logs / f"{log}.log"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        written = path.read_text() if path.exists() else ""
+        whole, _, _ = written.rpartition("\n")  # the last line may just be being written
+        return [json.loads(line) for line in whole.splitlines()]
 
     def provider_calls(self) -> list[str]:
         return [line["key"] for line in self.lines("provider")]

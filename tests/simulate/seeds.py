@@ -19,6 +19,7 @@ from tests.support.source import source_digest
 CAME_THROUGH = Path(__file__).with_name("came_through.txt")  # a digest of the source, and the seeds in ranges
 KEPT = Path(__file__).with_name("kept_seeds.txt")
 SLICE = 25
+SLICES_OF_PROCESS = 40  # simulated processes that were killed close no file: a real one does that for them when it ends
 
 
 def seeds_from(text: str) -> list[int]:
@@ -91,14 +92,9 @@ def run_all(seeds: list[int], without: frozenset[str], jobs: int, record: Path, 
         TimeRemainingColumn(),
         TextColumn("{task.fields[bad]}"),
     )
-    spawn = multiprocessing.get_context("spawn")
-    with (
-        Progress(*columns, console=Console(stderr=True)) as bar,
-        ProcessPoolExecutor(jobs, mp_context=spawn) as pool,
-    ):
+    with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=len(left), bad="")
-        for future in as_completed([pool.submit(run_slice, part, without) for part in slices(left)]):
-            results = future.result()
+        for results in _results(slices(left), without, jobs):
             bad = [result for result in results if result.problems]
             for result in bad:
                 bar.console.print(line_for(result, without), highlight=False, soft_wrap=True)
@@ -107,6 +103,16 @@ def run_all(seeds: list[int], without: frozenset[str], jobs: int, record: Path, 
                 write_down(record, digest, {result.seed for result in results if not result.problems})
             bar.update(task, advance=len(results), bad=f"{len(failed)} failed" if failed else "")
     return sorted(failed, key=lambda result: result.seed)
+
+
+def _results(parts: list[list[int]], without: frozenset[str], jobs: int) -> Iterator[list[Result]]:
+    """New processes after so many slices. (An executor's own `max_tasks_per_child` may wait for ever on 3.11.)"""
+    spawn = multiprocessing.get_context("spawn")
+    many = jobs * SLICES_OF_PROCESS
+    for at in range(0, len(parts), many):
+        with ProcessPoolExecutor(jobs, mp_context=spawn) as pool:
+            for future in as_completed([pool.submit(run_slice, part, without) for part in parts[at : at + many]]):
+                yield future.result()
 
 
 def explain(seed: int, without: frozenset[str]) -> str:

@@ -196,6 +196,8 @@ PLANS = {
     "find_business_key": r"instances_business_key",
     "unknown_effects": r"effects_unknown",
     "effects_of_instance": r"effects_of_instance",
+    "effects_that_may_have_happened": r"effects_of_instance",
+    "child_ids": r"instances_of_parent",
     "read_history": r"history_pkey|autoindex_holdfast_history",
 }
 

@@ -24,7 +24,7 @@ import asyncpg
 
 from holdfast.engine import ids
 from holdfast.engine.history import first_bad_row
-from holdfast.engine.journal import HOLE
+from holdfast.engine.journal import HOLE, LOST
 
 TERMINAL = {
     "INSTANCE_COMPLETED": "completed",
@@ -445,12 +445,16 @@ def _chain(database: Database, _: bool) -> Found:
         if instance is None:
             continue
         head = instance["seq"]
+        if instance["hash"] is not None and len(instance["hash"]) == 8 and str(instance["waiting_on"]).endswith(LOST):
+            continue  # a worker saw the end disappear, and wrote down how far it had come
         if head > len(rows):
             yield "I5", place, f"its row remembers entry {head}, the history ends at {len(rows)}"
         elif head and rows[head - 1]["hash"] != instance["hash"]:
             yield "I5", place, f"the hash of entry {head} is not the one its row remembers"
     for place, instance in database.instances.items():
         length = len(database.past(place))
+        if instance["hash"] is not None and len(instance["hash"]) == 8 and str(instance["waiting_on"]).endswith(LOST):
+            continue
         if instance["seq"] > 0 and not length:
             yield "I5", place, "its history is gone"
         settled = instance["completed_at"] is not None or instance["status"] == "waiting"
@@ -746,6 +750,13 @@ def _told_to_end(database: Database, child: Place) -> bool:
     return any(e["kind"] == "cancel" for e in database.events.get(child, ()))
 
 
+def _ended_or_told_to(database: Database, child: Place, at: int) -> bool:
+    """By that moment it had ended by itself, and its parent had not heard of that yet; or it was told."""
+    row = database.instances.get(child)
+    ended = row is not None and row["completed_at"] is not None and row["completed_at"] <= at
+    return ended or _told_to_end(database, child)
+
+
 # -- I12: compensations
 
 
@@ -762,7 +773,7 @@ def _compensations(database: Database, _: bool) -> Found:
             elif entry.type in ENDINGS:
                 ending = entry.seq
             elif entry.type in ("STEP_COMPLETED", "TRANSACTION_COMMITTED", "EFFECT_SUCCEEDED", "CHILD_COMPLETED") or (
-                entry.type == "EFFECT_FAILED" and entry.words.get("aborted")
+                entry.type in ("EFFECT_FAILED", "STEP_FAILED") and entry.words.get("aborted")
             ):
                 succeeded[entry.name] = entry.type
             elif entry.type in UNDONE:
@@ -849,6 +860,12 @@ def _tenants(database: Database, _: bool) -> Found:
 # -- I6: epochs
 
 
+def _did_not_happen(past: list[Entry], name: str) -> bool:
+    """Whether the last word on an effect is that it did not happen: then code that asks for it no more owes nothing."""
+    last = [entry for entry in past if entry.name == name and entry.type.startswith("EFFECT_")][-1]
+    return last.type == "EFFECT_RESOLVED" or (last.type == "EFFECT_RETRIED" and not last.words.get("unknown"))
+
+
 def _epochs(database: Database, _: bool) -> Found:
     """Each restart counts one, its row says where the epoch began, and nothing was under way or owed when it did."""
     for place, instance in database.instances.items():
@@ -863,7 +880,8 @@ def _epochs(database: Database, _: bool) -> Found:
             before = [e for e in past if e.epoch == entry.epoch - 1 and e.seq < entry.seq]
             left = [
                 (kind, name) for (kind, name), opened in _open(before).items()
-                if kind == "effect" or (kind == "child" and not _told_to_end(database, _child_of(place, opened)))
+                if (kind == "effect" and not _did_not_happen(before, name))
+                or (kind == "child" and not _ended_or_told_to(database, _child_of(place, opened), entry.at))
             ]  # fmt: skip
             if left:
                 yield "I3", place, f"it restarted at entry {entry.seq} and left {left} behind"

@@ -191,7 +191,8 @@ class Reasoning(Body, frozen=True, kw_only=True):
 
 
 class Resume(Body, frozen=True, kw_only=True):
-    """`drop_event`: of a chart, put the event aside that it could not work off."""
+    """`drop_event`: of a chart, put the event aside that it could not work off; of one that is ending, wait no
+    longer for children that were told to end."""
 
     reason: Reason = ""
     drop_event: bool = False

@@ -107,9 +107,10 @@ async def unclaim_task(call: Call) -> Reply:
     """Put it back for others."""
     return _one(
         await tasks.unclaim(
-            call.service, call.tenant_id, call.word("tsk"), call.actor, version=call.expected_version(), by=call.by
+            call.service, call.tenant_id, call.word("tsk"), call.actor, groups=_groups(call),
+            version=call.expected_version(), by=call.by,
         )
-    )
+    )  # fmt: skip
 
 
 async def assign_task(call: Call, body: Assign) -> Reply:

@@ -5,8 +5,10 @@ Each is a fact. The worker that holds the claim takes it in a turn; a fork's fir
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from uuid_utils import uuid7
 
 from holdfast.app import instances
@@ -15,7 +17,7 @@ from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.errors import BadInput, ForkRefused, InstanceEnded, InstanceNotFound
 from holdfast.engine.forks import ENDS, Point, Row, fork_point
-from holdfast.engine.journal import ENDINGS, restart_from
+from holdfast.engine.journal import ENDINGS, UNDO, restart_from
 from holdfast.engine.retry import storable
 from holdfast.engine.turns import NewEvent, NewInstance, Outcome, Turn
 
@@ -30,7 +32,9 @@ LOOKED_INTO = (
     h.EFFECT_FAILED,
     h.COMPENSATION_RESOLVED,
     h.INSTANCE_RESTARTED,
-)  # why it ended, and which effects a person gave up finding out about
+    h.CHILD_STARTED,
+)  # why it ended, which effects a person gave up finding out about, and which instances were its children
+CHILDREN_MAX = 1_000  # looked into for effects that a fork would make once more; with more, a person decides
 WORDS_MAX = {"reason": 2000, "actor": 200}
 
 
@@ -150,7 +154,33 @@ async def plan_fork(service: Service, tenant_id: str, id_: bytes, step: str | No
     point = fork_point(looked, step)
     if isinstance(point, str):
         raise ForkRefused(word, point)
-    return point
+    return msgspec.structs.replace(point, again=[*point.again, *await _again_in_children(service, tenant_id, point)])
+
+
+async def _again_in_children(service: Service, tenant_id: str, point: Point) -> list[str]:
+    """Effects that happened, or may have, in children that a fork would start once more, and in all below them."""
+    again: list[str] = []
+    looked_into = 0
+    for name, child in point.children.items():
+        below = [ids.parse("ins", child)]
+        while below:
+            looked_into += 1
+            if looked_into > CHILDREN_MAX:
+                return [*again, f"{name}/…"]
+            id_ = below.pop()
+            again += [f"{name}/{step}" for step in await _not_undone(service, tenant_id, id_)]
+            found = await service.store.fetch("child_ids", tenant_id=tenant_id, parent_id=id_, limit=CHILDREN_MAX)
+            below += [bytes(row[0]) for row in found]
+    return again
+
+
+async def _not_undone(service: Service, tenant_id: str, id_: bytes) -> list[str]:
+    rows = await service.store.fetch(
+        "effects_that_may_have_happened", tenant_id=tenant_id, instance_id=id_, limit=ENTRIES_MAX
+    )
+    undone = Counter(step for step, happened in rows if happened)
+    made = Counter(step for step, _ in rows if not step.startswith(UNDO))
+    return [step for step, times in made.items() if times > undone[UNDO + step]]  # once in each epoch
 
 
 async def _born(service: Service, born: NewInstance, event: NewEvent, original: str) -> bytes:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import structlog
 
 from holdfast.app import instances
 from holdfast.app.instances import ANY_SIZE
 from holdfast.app.views import View
 from holdfast.engine import codec, ids
+from holdfast.engine import history as h
 from holdfast.engine.effects import may_choose
 from holdfast.engine.errors import BadInput, EffectNotFound, EffectNotOpen, Misplaced
 from holdfast.engine.journal import PARKED
@@ -23,6 +25,7 @@ from holdfast.engine.turns import NewEvent
 if TYPE_CHECKING:
     from holdfast.app.service import Service
 
+log = structlog.get_logger("holdfast.effects")
 RESOLUTIONS = ("happened", "did_not_happen", "abort")
 PAGE_MAX = 100_000
 LAST = ((1 << 62), b"\xff" * 16)
@@ -164,9 +167,11 @@ async def read_effect(service: Service, tenant_id: str, effect: str) -> EffectVi
 
 
 async def _is_parked(service: Service, tenant_id: str, view: EffectView) -> bool:
-    """Whether its instance stands still: then nothing repeats itself, and a cancel cannot be taken either."""
+    """Whether its instance stands still: then nothing repeats itself, and a cancel cannot be taken either. Of a
+    chart whose step was refused the tasks go on, and it is looked at again when the next one is due."""
     instance = await instances.read(service, tenant_id, ids.parse("ins", view.instance_id), steps=False)
-    return (instance.waiting_on or "").startswith(PARKED)
+    goes_on = instance.kind == "chart" and instance.run_at is not None
+    return (instance.waiting_on or "").startswith(PARKED) and not goes_on
 
 
 async def resolve(
@@ -224,6 +229,34 @@ async def resolve(
             f"effect {effect}: {said['actor']} was first and said {said['resolution']!r} ({said['reason']}); "
             "your word is not recorded: look at the effect again once that one has been taken"
         )
+    await _check_in_time(service, tenant_id, event, view)
+
+
+async def _check_in_time(service: Service, tenant_id: str, event: NewEvent, before: EffectView) -> None:
+    """Tell a person whose word was stored after a lookup or a repeat had settled the effect. The effect is read first:
+    the commit that takes a word both settles the effect and marks the event."""
+    try:
+        after = await read_effect(service, tenant_id, before.id)
+        settled = (after.state, after.attempt) != (before.state, before.attempt)
+        late = settled and not await _has_counted(service, event)
+    except Exception as error:  # the word is stored, and most likely counts: a look that fails takes nothing back
+        log.warning("resolution_not_looked_at", effect=before.id, error=repr(error))
+        return
+    if late:
+        raise EffectNotOpen(
+            f"effect {before.id} was settled while you decided: it is {after.state}, in attempt {after.attempt}; your "
+            "word came too late and decides nothing: look at the effect again"
+        )
+
+
+async def _has_counted(service: Service, event: NewEvent) -> bool:
+    """Whether a turn has taken the word, and not only noted it."""
+    place = {"tenant_id": event.tenant_id, "instance_id": event.instance_id}
+    found = await service.store.fetch("read_event", **place, id=event.id)
+    if not found or found[0][4] is None:
+        return False
+    rows = await service.store.fetch("read_history", **place, after=found[0][4] - 1, limit=1)
+    return not rows or rows[0][1] != h.INSTANCE_RESUMED
 
 
 def _check_result(effect: str, expected: Any, result: Any) -> None:

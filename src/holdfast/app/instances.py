@@ -43,6 +43,7 @@ FAR_AHEAD: Edge = ((1 << 63) - 1, b"\xff" * 16)
 PAGE_MAX = 1000
 ANY_SIZE = (1 << 31) - 1
 ANSWERS = (h.STEP_COMPLETED, h.TRANSACTION_COMMITTED, h.EFFECT_SUCCEEDED, h.CHILD_COMPLETED)
+UNREADABLE = "unreadable"
 PAGE_BYTES = 4 << 20
 INDEXED_BYTES = 2400  # of a business key and its definition's key together: they are an entry of an index
 
@@ -270,7 +271,7 @@ def _results(entries: Sequence[HistoryEntry]) -> dict[str, Any]:
     return {
         entry.name: entry.payload.get("result")
         for entry in entries
-        if entry.type in ANSWERS and isinstance(entry.payload, dict)
+        if entry.type in ANSWERS and isinstance(entry.payload, dict) and UNREADABLE not in entry.payload
     }
 
 
@@ -286,8 +287,7 @@ def _view(tenant_id: str, row: Sequence[Any], steps: dict[str, Any]) -> Instance
     return InstanceView(
         id=ids.instance_word(id_), tenant_id=tenant_id, kind=kind, workflow=key, version=version, status=status,
         waiting_on=waiting_on, business_key=business_key, queue=queue,
-        input=None if input_ is None else codec.decode(input_),
-        result=None if result is None else codec.decode(result), error=None if error is None else codec.decode(error),
+        input=_readable(input_), result=_readable(result), error=_readable(error),
         compensation=compensation, parent_id=None if parent is None else ids.instance_word(parent),
         created_at=when(created_at), started_at=moment(started_at), completed_at=moment(completed_at),
         run_at=moment(run_at), state=state, current_step=step if kind == "code" else None,
@@ -394,8 +394,18 @@ def _entry(row: Sequence[Any]) -> HistoryEntry:
     seq, type_, name, fence, at, payload, _, digest, _ = row
     return HistoryEntry(
         seq=seq, type=type_, name=name, at=when(at), fence=fence, hash=digest.hex(),
-        payload=None if payload is None else codec.decode(payload),
+        payload=_readable(payload),
     )  # fmt: skip
+
+
+def _readable(raw: bytes | None) -> Any:
+    """Of what was tampered with, what stands there: everything else is read all the same."""
+    if raw is None:
+        return None
+    try:
+        return codec.decode(raw)
+    except msgspec.DecodeError:
+        return {UNREADABLE: raw.decode(errors="backslashreplace")}
 
 
 async def result(service: Service, tenant_id: str, id_: bytes, timeout: float | None) -> Any:

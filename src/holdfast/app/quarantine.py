@@ -261,12 +261,17 @@ async def read(store: Store) -> Installation:
 class Quarantine:
     """Says whether a worker may claim. The word is kept here and renewed once a second, so that a claim asks nobody."""
 
-    def __init__(self, store: Store, look_back: Callable[[], Awaitable[str | None]] | None = None) -> None:
-        """`look_back` says what is gone that was told to be on disk, if anything is."""
+    def __init__(
+        self, store: Store, look_back: Callable[[], Awaitable[str | None]] | None = None,
+        on_record: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`look_back` says what is gone that was told to be on disk, if anything is; `on_record` hears that this is why
+        the database is held back now."""
         self.holds = False
         self._held = False  # by the word on record; `holds` also while a promotion is waited out
         self._store = store
         self._look_back = look_back
+        self._on_record = on_record
         self._identity = identity_of(store)
         self._timeline: int | None = None
         self._claims_at = 0.0  # on the monotonic clock: not earlier, after a promotion
@@ -336,6 +341,7 @@ class Quarantine:
         reason = None if self._look_back is None else await self._look_back()
         if reason is not None:
             await self.enter(reason)
+            self._on_record()
         return reason is not None
 
     async def enter(self, reason: str) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from holdfast.app.views import View
 from holdfast.engine import codec, ids
 from holdfast.engine.errors import InstanceNotFound
-from holdfast.store.port import ALL_NAMES, Claimed, PastRow, PendingEvent
+from holdfast.store.port import ALL_NAMES, Claimed, OpenTask, PastRow, PendingEvent
 
 if TYPE_CHECKING:
     from holdfast.app.service import Service
@@ -35,8 +35,8 @@ class Rehearsed(View, frozen=True, kw_only=True):
     status: str
     """As it stands now."""
     verdict: Foretold
-    """`goes_on`; `ends`; `waits_for_person`: its effect's mode was changed; `parked`; `unknown`: nobody with this code
-    would claim it; `not_replayed`: nothing can be said."""
+    """`goes_on`; `ends`; `waits_for_person`: the mode of its effect in doubt was changed, or a chart's handler makes no
+    effect any more; `parked`; `unknown`: nobody with this code would claim it; `not_replayed`: nothing can be said."""
     why: str = ""
     """Of one that is parked, what `waiting_on` will say. Of one that goes on or ends, what to look at first."""
     next: str = ""
@@ -77,6 +77,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     hash: bytes | None
     rows: list[StoredRow]
     events: list[PendingEvent]
+    tasks: list[OpenTask] = []  # of a chart
     taken_at: int
     """When it was read. The replay decides as of this moment."""
     original: list[tuple[Any, ...]] = []
@@ -136,11 +137,12 @@ async def _read_once(service: Service, tenant_id: str, id_: bytes, whole: bool) 
     events: list[PendingEvent] = []
     if woken and kind == "code":
         _, events = await store.pending_events(tenant_id, id_, names=ALL_NAMES)
+    tasks = [OpenTask(*row) for row in await store.fetch("read_stored_tasks", **where)] if kind == "chart" else []
     found = Stored(
         tenant_id=tenant_id, id=id_, kind=kind, workflow=key, version=version, status=status, waiting_on=waiting_on,
         input=bytes(input_), fence=fence, attempts=attempts, is_held=locked_by is not None, woken=woken,
         created_at=created_at, epoch=epoch, epoch_seq=epoch_seq, seq=seq,
-        hash=None if digest is None else bytes(digest), rows=rows, events=events, taken_at=taken_at,
+        hash=None if digest is None else bytes(digest), rows=rows, events=events, tasks=tasks, taken_at=taken_at,
         original=[] if rows else await _original(service, tenant_id, events),
     )  # fmt: skip
     # A turn that was committed since may have taken an event which the rows read before do not tell of.

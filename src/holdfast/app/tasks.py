@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from uuid_utils import uuid7
 
-from holdfast.app import audit
+from holdfast.app import audit, instances
 from holdfast.app.audit import By
+from holdfast.app.foresight import what_takes_away
 from holdfast.app.views import View
 from holdfast.engine import codec, ids
 from holdfast.engine.access import Caller, may_see, may_take, sees_all_tasks
@@ -38,6 +40,7 @@ COMMENT_MAX = 10_000
 ANY_SIZE = (1 << 31) - 1
 # Without the right one: it is to be taken from what the person was shown, not from a refusal.
 WRONG_HASH = "/hash: this is not the proposal that was shown: look at the task again"
+IN_LINE_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5)  # between looks at what came first: as a rule a worker is at it
 CLAIM_TRIES = 10
 SETTLE_TRIES = 3
 BUSY = "task {} is being changed by others all the time: try again"
@@ -213,6 +216,7 @@ async def claim(
     _check_actor(who)
     for _ in range(CLAIM_TRIES):
         view = await read(service, tenant_id, task)
+        _check_groups(view, who, groups)
         _check_version(view, version)
         _check_open(view)
         _check_human(view)
@@ -220,17 +224,18 @@ async def claim(
             return view
         if view.assignee is not None:
             raise TaskAlreadyClaimed(f"task {task} belongs to {view.assignee!r}: they must unclaim it first")
-        _check_groups(view, groups)
         if await _give(service, tenant_id, view, who, by or By(who), "task.claimed"):
             return await read(service, tenant_id, task)
     raise TaskNotOpen(BUSY.format(task))
 
 
 async def unclaim(
-    service: Service, tenant_id: str, task: str, who: str, *, version: int | None = None, by: By | None = None
-) -> TaskView:
+    service: Service, tenant_id: str, task: str, who: str, *, groups: frozenset[str] | None = None,
+    version: int | None = None, by: By | None = None,
+) -> TaskView:  # fmt: skip
     _check_actor(who)
     view = await read(service, tenant_id, task)
+    _check_groups(view, who, groups)
     _check_version(view, version)
     _check_open(view)
     _check_human(view)
@@ -318,6 +323,7 @@ async def complete(
 ) -> TaskView:  # fmt: skip
     """Hand in the result of a HUMAN task: checked against its form, recorded with who did it."""
     view = await _to_settle(service, tenant_id, task, actor, groups, version)
+    await _check_first(service, tenant_id, view)
     raw = codec.encode(output, f"the output of task {view.name!r}", service.payload_limit)
     if view.form is not None:
         problems = check_json(view.form, codec.decode(raw))
@@ -333,6 +339,7 @@ async def fail(
 ) -> TaskView:  # fmt: skip
     """Say that a HUMAN task cannot be done, and why."""
     view = await _to_settle(service, tenant_id, task, actor, groups, version)
+    await _check_first(service, tenant_id, view)
     if not isinstance(reason, str) or not reason.strip():
         raise BadInput("reason is empty: say why the task cannot be done; it is kept in the history")
     error = {"type": "FailedByPerson", "message": storable(reason)[:2000], "actor": actor}
@@ -345,6 +352,7 @@ async def _to_settle(
 ) -> TaskView:
     _check_actor(actor)
     view = await read(service, tenant_id, task)
+    _check_groups(view, actor, groups)
     _check_open(view)
     _check_human(view)
     _check_version(view, version)
@@ -352,13 +360,29 @@ async def _to_settle(
         raise TaskAlreadyClaimed(
             f"task {task} belongs to {view.assignee!r}, not to {actor!r}: they must unclaim it first"
         )
-    if view.assignee is None:
-        _check_groups(view, groups)
     return view
 
 
-def _check_groups(view: TaskView, groups: frozenset[str] | None) -> None:
-    if groups is not None and not may_take(groups, view.groups):
+async def _check_first(service: Service, tenant_id: str, view: TaskView) -> None:
+    """What came first is taken first. A word that could only come to nothing then is refused while whoever says it is
+    there; it would be acknowledged, and late."""
+    instance_id = ids.parse("ins", view.instance_id)
+    for seconds in (*IN_LINE_SECONDS, None):
+        first = await what_takes_away(service, tenant_id, instance_id, ids.parse("tsk", view.id), view.name)
+        if first is None:
+            return
+        if seconds is not None:
+            await asyncio.sleep(seconds)
+    instance = await instances.read(service, tenant_id, instance_id, steps=False)
+    raise TaskNotOpen(
+        f"{first} came before, and takes task {view.id} away: nothing was recorded; its instance stands at: "
+        f"{instance.waiting_on or instance.status}"
+    )
+
+
+def _check_groups(view: TaskView, who: str, groups: frozenset[str] | None) -> None:
+    """Before anything is said about it: others are not told whose it is."""
+    if groups is not None and not may_take(groups, view.groups) and who not in (view.assignee, view.completed_by):
         raise Forbidden(f"task {view.id} is for members of {', '.join(view.groups)}: ask one of them, or an operator")
 
 

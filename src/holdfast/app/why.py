@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.app.control import retry_id
 from holdfast.app.definitions import CHILD
-from holdfast.app.instances import ENDED, InstanceView, read
+from holdfast.app.instances import ENDED, InstanceView, history_page, read
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
-from holdfast.engine.journal import HOLE, PARKED, UNDO, Recorded, is_paused
+from holdfast.engine.journal import HOLE, LOST, PARKED, UNDO, Recorded, is_paused
 from holdfast.engine.journal import read as read_journal
 from holdfast.engine.moments import micros
 from holdfast.engine.stacks import place_of, summary
@@ -39,11 +39,14 @@ async def why(service: Service, tenant_id: str, id_: bytes) -> str:
 async def facts(service: Service, tenant_id: str, id_: bytes) -> Facts:
     view = await read(service, tenant_id, id_, steps=False)
     found: dict[str, Any] = {
-        "status": view.status, "now": service.store.now(), "waiting_on": view.waiting_on or "",
+        "status": view.status, "kind": view.kind, "now": service.store.now(), "waiting_on": view.waiting_on or "",
         "state": view.state or "", "run_at": None if view.run_at is None else micros(view.run_at), "queue": view.queue,
         "error": _named(view.error), "undone": view.compensation == "complete",
     }  # fmt: skip
     if view.status in ENDED:
+        if view.compensation == "partial":
+            undone = await history_page(service, tenant_id, id_, types=(h.COMPENSATION_COMPLETED,), limit=1, most=1)
+            found["undone_in_part"] = bool(undone.entries)
         return Facts(
             **found, retried=await _retried(service, tenant_id, id_), late_cancel=await _late(service, tenant_id, id_)
         )
@@ -51,7 +54,8 @@ async def facts(service: Service, tenant_id: str, id_: bytes) -> Facts:
     found["quarantined_at"] = rows[0][0] if rows else None
     found |= await _holder(service, tenant_id, id_)
     if (view.waiting_on or "").startswith(HOLE):
-        return Facts(**found, hole=str(view.waiting_on).removeprefix(PARKED))
+        hole = str(view.waiting_on).removeprefix(PARKED)
+        return Facts(**found, hole=hole, lost_its_end=hole.endswith(LOST))
     gather = _chart if view.kind == "chart" else _code
     found |= await gather(service, tenant_id, id_, view)
     if found["run_at"] is not None and found["run_at"] <= found["now"]:
@@ -152,7 +156,9 @@ async def _code(service: Service, tenant_id: str, id_: bytes, view: InstanceView
             continue
         if words.retry_at:
             error = _named(words.error.words()) if words.error else ""
-            attempts.append(Attempt(f"the compensation of {key!r}", words.attempt + 1, 0, words.retry_at, error))
+            by_retry = not words.unknown and undone.opened_type != h.EFFECT_UNKNOWN
+            of = f"the compensation of {key!r}"
+            attempts.append(Attempt(of, words.attempt + 1, 0, words.retry_at, error, by_retry))
         elif undone.opened_type == h.EFFECT_UNKNOWN:
             asked.add(UNDO + key)
     return found | {
@@ -172,8 +178,14 @@ def _attempt(name: str, call: Recorded) -> Attempt:
     opened = call.opened
     assert opened is not None
     error = _named(opened.error.words()) if opened.error else ""
-    of = f"{call.kind} {name!r}" if call.opened_type != h.EFFECT_UNKNOWN else f"finding out about effect {name!r}"
-    return Attempt(of, opened.attempt + 1, opened.max_attempts, opened.retry_at, error)
+    if call.opened_type == h.EFFECT_UNKNOWN:
+        return _lookup(name, opened.retry_at, error)
+    by_retry = not opened.unknown
+    return Attempt(f"{call.kind} {name!r}", opened.attempt + 1, opened.max_attempts, opened.retry_at, error, by_retry)
+
+
+def _lookup(effect: str, at: int, error: str) -> Attempt:
+    return Attempt(f"a lookup of effect {effect!r}", 0, 0, at, error)
 
 
 async def _chart(service: Service, tenant_id: str, id_: bytes, view: InstanceView) -> dict[str, Any]:
@@ -184,31 +196,45 @@ async def _chart(service: Service, tenant_id: str, id_: bytes, view: InstanceVie
         found["incident"] = str(snapshot["incident"].get("message", ""))
     elif (view.waiting_on or "").startswith(PARKED) and view.run_at is None:
         found["contradiction"] = str(view.waiting_on).removeprefix(PARKED)[:400]
-    timers = [Timer(name, timer["due"]) for name, timer in (snapshot.get("timers") or {}).items()]
-    children = []
-    for name, child in (snapshot.get("children") or {}).items():
-        if child.get("workflow") and not child.get("answered"):
-            at = ids.child_id(tenant_id, id_, f"{name}@{child['visit']}")
-            children.append(await _child(service, tenant_id, name, at))
-    people, attempts = [], []
+    ending = (snapshot.get("ending") or {}).get("status", "")
+    timers, steps = _started(snapshot, ending)
+    children = [
+        await _child(service, tenant_id, step.rpartition("@")[0], ids.child_id(tenant_id, id_, step)) for step in steps
+    ]
+    people, attempts, running = [], [], []
     rows = await service.store.fetch(
         "open_tasks_in_short", tenant_id=tenant_id, instance_id=id_, limit=TASKS_MAX
     )  # fmt: skip
-    for type_, name, title, run_at, tried, tries_max, raw_error, assignee, groups, since in rows:
+    in_doubt = dict(await service.store.fetch("effects_in_doubt", tenant_id=tenant_id, instance_id=id_))
+    for key, type_, name, title, run_at, tried, tries_max, raw_error, assignee, groups, since, status, standing in rows:
         if type_ == "HUMAN":
             whose = [] if groups is None else codec.decode(groups.encode())
             people.append(Person(title or name, since, assignee, whose))
+        elif status == "running":
+            running.append(f"{type_} task {name!r}")
         elif run_at is not None and tried:
             error = "" if raw_error is None else _named(codec.decode(raw_error))
-            attempts.append(Attempt(f"{type_} task {name!r}", tried + 1, tries_max, run_at, error))
+            next_one = Attempt(f"{type_} task {name!r}", tried + 1, tries_max, run_at, error, key not in in_doubt)
+            attempts.append(_lookup(key, run_at, error) if standing == h.EFFECT_UNKNOWN else next_one)
         elif run_at is not None:
             timers.append(Timer(name, run_at))
-    desk = await service.store.fetch("effects_on_the_desk", tenant_id=tenant_id, instance_id=id_)
-    asked = {step for (step,) in desk}
+    asked = {step for step, is_asked in in_doubt.items() if is_asked}
     return found | {
         "timers": timers, "children": [c for c in children if c], "people": people, "attempts": attempts,
+        "running": running, "answered_at": micros(view.updated_at), "ending": ending,
         "unknown": await _unknown(service, tenant_id, id_, asked),
     }  # fmt: skip
+
+
+def _started(snapshot: dict[str, Any], ending: str) -> tuple[list[Timer], list[str]]:
+    """The timers, and the steps of the children, that a chart waits for. One that is ending fires no timer. If it has
+    failed or was cancelled, it waits for the children that it has told to end."""
+    if ending:
+        return [], [] if ending == "completed" else list(snapshot.get("told") or ())
+    timers = [Timer(name, timer["due"]) for name, timer in (snapshot.get("timers") or {}).items()]
+    children = (snapshot.get("children") or {}).items()
+    awaited = [(name, child) for name, child in children if child.get("workflow") and not child.get("answered")]
+    return timers, [f"{name}@{child['visit']}" for name, child in awaited]
 
 
 # -- who could claim it

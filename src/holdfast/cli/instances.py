@@ -168,7 +168,11 @@ def cancel(instance: str, reason: str, actor: str, yes: bool, place: Place, tena
 @click.argument("instance")
 @click.option("--reason", default="", help="Kept in the history.")
 @actor_option
-@click.option("--drop-event", is_flag=True, help="Of a chart: put the event aside that it could not work off.")
+@click.option(
+    "--drop-event",
+    is_flag=True,
+    help="Of a chart: put the event aside that it could not work off, or wait for no more children.",
+)
 @place_options
 @tenant_option
 def resume(instance: str, reason: str, actor: str, drop_event: bool, place: Place, tenant: str) -> None:

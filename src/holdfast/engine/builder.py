@@ -26,6 +26,7 @@ from holdfast.engine.steps import (
     check_rounds,
     check_routes,
     described,
+    is_enough,
     spec_of,
     step,
 )
@@ -180,7 +181,7 @@ class Workflow:
             key = at.prefix + name
             for number in range(1, max_rounds + 1):
                 result = at.results[name] = await call.ask(ctx, at, key)
-                if until(at.info(ctx, name, result)):
+                if is_enough(name, until(at.info(ctx, name, result))):
                     return
                 if number < max_rounds:
                     await ctx.sleep(f"{key}.every", every)

@@ -10,6 +10,8 @@ import math
 from asyncio import Future
 from collections.abc import Callable
 from hashlib import sha256
+from inspect import isawaitable
+from types import CoroutineType
 from typing import Any
 
 import msgspec
@@ -29,12 +31,24 @@ def _hook(value: Any) -> Any:
     dump = getattr(value, "model_dump", None)  # pydantic, without depending on it
     if callable(dump):
         return dump(mode="json")
-    if isinstance(value, Future):
-        raise NotAwaited("it is a future, not what will come of it: put `await` before the call that gave it")
+    check_awaited(value)
     raise NotJson(
         f"{type(value).__module__}.{type(value).__qualname__} is not JSON: return plain values, a dataclass, "
         "a msgspec Struct or a pydantic model"
     )
+
+
+def check_awaited(value: Any) -> None:
+    """Of a coroutine nothing has run, and nothing will: what gave it has not done what it is there for."""
+    if isinstance(value, Future):
+        raise NotAwaited("it is a future, not what will come of it: put `await` before the call that gave it")
+    if isawaitable(value):
+        if isinstance(value, CoroutineType):
+            value.close()  # else Python warns of it, somewhere
+        raise NotAwaited(
+            f"it is a {type(value).__name__} that nobody awaits, so nothing of it has run: give the async function "
+            "itself, not a lambda around it, or put `await` before the call that gave it"
+        )
 
 
 _plain = msgspec.json.Encoder(enc_hook=_hook)

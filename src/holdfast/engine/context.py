@@ -43,6 +43,7 @@ from holdfast.engine.steps import (
     check_routes,
     described,
     effect_spec,
+    is_enough,
     spec_of,
 )
 
@@ -213,7 +214,7 @@ class Context:
         check_rounds(name, max_rounds)
         for number in range(1, max_rounds + 1):
             result = await self._call_branch(name, what)
-            if until(result):
+            if is_enough(name, until(result)):
                 return result
             if number < max_rounds:
                 await self.sleep(f"{name}.every", every)

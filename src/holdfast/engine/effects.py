@@ -57,6 +57,11 @@ def mode_changed(before: str, now: str) -> str:
     return f"it was begun as {before!r} and the code now says {now!r}: only a person may say what became of it"
 
 
+def effect_gone(before: str, words: str) -> str:
+    """Why a person is asked about an effect of which the code makes none any more. `words`: what it makes instead."""
+    return f"it was begun as {before!r}, and {words}: only a person may say what became of it"
+
+
 def opens_at(not_after: int, timeout: float | None) -> int:
     """When a call that might still begin at `not_after` must be over: its time-out and a grace later."""
     return not_after + round((timeout or 0) * SECOND) + GRACE

@@ -144,7 +144,7 @@ class NotJson(HoldfastError):
 
 
 class NotAwaited(NotJson):
-    """A value is a future: the call that made it was not awaited."""
+    """A value is a future or a coroutine: the call that made it was not awaited."""
 
 
 class PayloadTooLarge(HoldfastError):

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.engine import history as h
 from holdfast.engine.codec import decode
-from holdfast.engine.journal import ANSWERS, ENDINGS, OPENINGS, UNDOINGS, read, space_of
+from holdfast.engine.journal import ANSWERS, ENDINGS, OPENINGS, UNDOINGS, Recorded, read, space_of
 
 ENDS = (h.INSTANCE_COMPLETED, h.INSTANCE_FAILED, h.INSTANCE_CANCELLED)
 FAILURES = (h.STEP_FAILED, h.TRANSACTION_FAILED, h.EFFECT_FAILED, h.CHILD_FAILED)
@@ -42,6 +42,9 @@ class Point(msgspec.Struct, frozen=True):
     before_seq: int
     step: str | None
     again: list[str]  # effects that happened, or may have, and would be done once more
+    children: dict[
+        str, str
+    ] = {}  # by name, ids: children that would be started once more, with whatever they have done
 
 
 class Copy(msgspec.Struct, frozen=True):
@@ -68,7 +71,7 @@ def fork_point(rows: Sequence[Row], step: str | None) -> Point | str:
             return f"{step!r} is not in its {where}: name one of {known[:500] or 'nothing, it has no steps'}"
         seq = found
     refused = _undone(rows, seq) or _under_way(rows, seq)
-    return refused or Point(seq, step, _again(rows, seq))
+    return refused or Point(seq, step, _again(rows, seq), _children(rows, seq))
 
 
 def _default(rows: Sequence[Row]) -> tuple[int, str | None]:
@@ -124,15 +127,28 @@ def _under_way(rows: Sequence[Row], seq: int) -> str | None:
 
 def _again(rows: Sequence[Row], seq: int) -> list[str]:
     """Effects from the point on that happened, or may have, and were not undone."""
-    undone = {r.name for r in rows if r.type == h.COMPENSATION_COMPLETED}
-    taken = read(_past(rows, seq)).calls
     return [
         name
-        for (space, name), recorded in read(_past(rows)).calls.items()
-        if recorded.kind == "effect" and name not in undone
-        if (space, name) not in taken or not taken[space, name].answer_seq
+        for name, recorded in _not_taken_over(rows, seq, "effect").items()
         if not recorded.answer_seq or _happened(recorded.answer_type, recorded.answer)
     ]
+
+
+def _children(rows: Sequence[Row], seq: int) -> dict[str, str]:
+    found = _not_taken_over(rows, seq, "child").items()
+    return {name: recorded.opened.child_id for name, recorded in found if recorded.opened is not None}
+
+
+def _not_taken_over(rows: Sequence[Row], seq: int, kind: str) -> dict[str, Recorded]:
+    """Calls that a fork would make once more, and that were not undone."""
+    undone = {r.name for r in rows if r.type == h.COMPENSATION_COMPLETED}
+    taken = read(_past(rows, seq)).calls
+    return {
+        name: recorded
+        for (space, name), recorded in read(_past(rows)).calls.items()
+        if recorded.kind == kind and name not in undone
+        if (space, name) not in taken or not taken[space, name].answer_seq
+    }
 
 
 def _happened(type_: str, words: Any) -> bool:

@@ -117,7 +117,7 @@ class Sealed(Protocol):
 
 def hole(rows: Sequence[Sealed], first: int, seq: int, digest: bytes | None) -> str | None:
     """What is missing of a history that is read from row `first` on, in order of seq; None: nothing. Its instance
-    remembers that row `seq` had this hash."""
+    remembers that row `seq` had this hash; None: only that there was such a row."""
     if not rows:
         return f"row {first} is missing" if seq else None
     last = rows[-1].seq
@@ -126,7 +126,7 @@ def hole(rows: Sequence[Sealed], first: int, seq: int, digest: bytes | None) -> 
         return f"row {expected} is missing"
     if last < seq:
         return f"it ends with row {last}, but had reached row {seq}"
-    if seq >= first and rows[seq - first].hash != digest:
+    if digest is not None and seq >= first and rows[seq - first].hash != digest:
         return f"row {seq} is not the one that the instance remembers"
     return None
 

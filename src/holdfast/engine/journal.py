@@ -47,6 +47,7 @@ UNDOINGS = tuple(AS_EFFECT)
 UNDO = "undo:"
 """Before the name of a step: the name of the effect that undoes it, from which its key is derived."""
 CONTROLS = (h.INSTANCE_PAUSED, h.INSTANCE_RESUMED, h.INSTANCE_RETRIED, h.INSTANCE_STARTED, h.INSTANCE_PARKED)
+GOES_ON = ("", "cancel")  # names of words to go on; those of other names note what moved nothing
 ARGS_INLINE = 2048
 
 
@@ -137,6 +138,8 @@ PAUSED = "paused by "
 PARKED = "parked: "
 """What `waiting_on` of a parked instance begins with. The index by which they are counted says the same."""
 HOLE = f"{PARKED}its history has a hole: "
+LOST = "was committed and is gone"
+"""Of the last row that a worker was told is on disk, where the database went back to before it."""
 """What `waiting_on` of an instance begins with whose history is not written on, not even to say that it is parked."""
 _pause = msgspec.json.Decoder(Pause).decode
 _retry = msgspec.json.Decoder(RetryWords).decode
@@ -164,6 +167,7 @@ class Recorded(msgspec.Struct):
     asked: bool = False  # the body has asked for it again
     undoable: bool = False  # and has said how it is undone
     compensated: bool = False  # it was begun with a compensation
+    killed: bool = False  # it was under way when its instance took its workers down, and no row of it came since
     began_seq: int = 0  # the row that says when it began; 0: none does, as of a transaction
 
     @property
@@ -186,6 +190,7 @@ class Journal(msgspec.Struct):
     ending_type: str = ""
     ending: RowWords | None = None
     ending_seq: int = 0
+    ending_at: int = 0
     undone: dict[str, Recorded] = {}  # compensations that were begun, by the name of the step
     pause: Pause | None = None
     settled_seq: int = 0  # answers up to here were copied from one that completed: theirs to undo, not ours
@@ -209,22 +214,33 @@ class Journal(msgspec.Struct):
         undoing = {UNDO + name: call for name, call in self.undone.items() if name not in undoable}
         return {name: call for name, call in (unasked | undoing).items() if call.is_open_effect}
 
-    def forgotten(self, *, completes: bool = False) -> str | None:
+    def unasked_child(self, workflow: str) -> str | None:
+        """The name of a child of this workflow that is under way, and that the body did not ask for again yet."""
+        for (_, name), call in self.calls.items():
+            under_way = call.kind == "child" and not call.asked and not call.answer_seq
+            if under_way and call.opened is not None and call.opened.workflow == workflow:
+                return name
+        return None
+
+    def forgotten(self, *, completes: bool = False, waits_for: Sequence[str] = ()) -> str | None:
         """What an instance that ends, restarts or is undone now would leave behind: what is on record as under way, or
         as owing an undo, and the body did not ask for again. Only the body knows how to settle or undo it. `completes`:
-        it ends with a result, so what the body did ask for again needs no undo."""
+        it ends with a result, so what the body did ask for again needs no undo. `waits_for`: where the body stands, if
+        it is to be cancelled there."""
+        not_asked = "the code does not ask for it any more; put it back"
+        if waits_for:
+            not_asked = (
+                f"the code has not come to it: it waits for {_named(waits_for)} first, and nothing goes on there once "
+                "it is to be cancelled; take that out of the code, and put back what asks for it"
+            )
         unasked = [(name, call) for (_, name), call in self.calls.items() if not call.asked]
         effects = [name for name, call in unasked if call.is_open_effect]
         if effects:
-            return (
-                f"nobody knows the outcome of effect {_named(effects)} yet, and the code does not ask for it any more; "
-                "put it back until that is settled"
-            )
+            return f"nobody knows the outcome of effect {_named(effects)} yet, and {not_asked} until that is settled"
         owed = [name for name, call in unasked if self._owes_undo(name, call)]
         if owed:
-            return (
-                f"{_named(owed)} may have to be undone, and the code does not ask for it any more; put it back, with "
-                "its compensation"
+            return f"{_named(owed)} may have to be undone, and {not_asked}" + (
+                " until that is done" if waits_for else ", with its compensation"
             )
         if completes:
             return None
@@ -258,8 +274,11 @@ def read(rows: Iterable[Sequence[Any]]) -> Journal:
         kind = ANSWERS.get(type_) or OPENINGS.get(type_)
         if kind is None:
             if type_ in ENDINGS:
-                journal.ending_type, journal.ending, journal.ending_seq = type_, _words.decode(payload), seq
+                journal.ending_type, journal.ending = type_, _words.decode(payload)
+                journal.ending_seq, journal.ending_at = seq, row[5]
                 journal.pause, journal.poison = None, ""  # lifted by what ends the instance
+                for call in calls.values():
+                    call.killed = False
             elif type_ in UNDOINGS:
                 _undoing(journal.undone.setdefault(name, Recorded("step")), seq, type_, _words.decode(payload))
             elif type_ in CONTROLS:
@@ -278,6 +297,7 @@ def read(rows: Iterable[Sequence[Any]]) -> Journal:
             found.args, found.args_hash = args, ""
         elif words.args_hash:
             found.args, found.args_hash = b"", words.args_hash
+        found.killed = False
         if words.compensate or type_ == h.STEP_STARTED:
             found.compensated = True
         if not found.began_seq and type_ in BEGINNINGS:
@@ -306,19 +326,21 @@ def _control(journal: Journal, row: Sequence[Any]) -> None:
     if type_ == h.INSTANCE_PARKED:
         parked = _parked(payload)
         journal.poison = parked.difference if parked.poison else ""
+        for found in journal.calls.values() if parked.poison else ():
+            found.killed = not found.answer_seq
         return
-    if type_ in (h.INSTANCE_RESUMED, h.INSTANCE_RETRIED):
+    if type_ in (h.INSTANCE_RESUMED, h.INSTANCE_RETRIED) and name in GOES_ON:
         journal.poison = ""
     if type_ == h.INSTANCE_PAUSED:
         journal.pause = journal.pause or _pause(payload)  # paused again while paused: the first word stands
-    elif type_ == h.INSTANCE_RESUMED and name in ("", "cancel"):  # other names note what moved nothing
+    elif type_ == h.INSTANCE_RESUMED and name in GOES_ON:
         journal.pause = None
     elif type_ == h.INSTANCE_RETRIED:
         words, at = _retry(payload), row[5]
         cut = [journal.effect(key) or journal.calls.get(("", key)) for key in words.due]
-        for found in [*cut, journal.undone.get(words.undo or "")]:
-            if found is not None and found.opened is not None:
-                found.opened.retry_at = min(found.opened.retry_at, at)
+        for cut_short in [*cut, journal.undone.get(words.undo or "")]:
+            if cut_short is not None and cut_short.opened is not None:
+                cut_short.opened.retry_at = min(cut_short.opened.retry_at, at)
     elif type_ == h.INSTANCE_STARTED:
         fork = _fork(payload)
         journal.settled_seq = 1 + fork.settled if fork.settled else 0

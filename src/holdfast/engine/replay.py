@@ -47,6 +47,11 @@ class Call:
         self.words: RowWords | None = None
         self.state: Any = None  # the worker's note on where this call stands
 
+    @property
+    def expects(self) -> Any:
+        """The type of the result that whoever says that it happened has to give."""
+        return self.type
+
 
 class Undoing(Call):
     """A compensation that is an effect, as a call of its own. Its name is derived from that of the call it undoes."""
@@ -180,8 +185,8 @@ class Replay:
             self._ahead = True
         else:
             self.met += 1
-            recorded.asked = True
             difference = contradiction(key, kind, args, args_hash, recorded)
+            recorded.asked = difference is None  # asked for otherwise, it can be settled by the journal alone
             if difference is not None:
                 # Never an exception: an author's `except Exception` must not swallow it. The call stays open.
                 self.difference = self.difference or difference

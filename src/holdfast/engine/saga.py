@@ -16,7 +16,7 @@ def owed(call: Call) -> bool:
         return False
     if call.outcome in HAPPENED:
         return True
-    return call.outcome == h.EFFECT_FAILED and call.words is not None and call.words.aborted
+    return call.outcome in (h.EFFECT_FAILED, h.STEP_FAILED) and call.words is not None and call.words.aborted
 
 
 def unsettled(call: Call) -> bool:

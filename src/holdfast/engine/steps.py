@@ -8,7 +8,8 @@ from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
-from holdfast.engine.errors import BadDefinition
+from holdfast.engine.codec import check_awaited
+from holdfast.engine.errors import BadDefinition, NotAwaited
 from holdfast.engine.ids import check_name
 from holdfast.engine.retry import DEFAULT, BackoffOption, RetryPolicy, microseconds, policy_from
 from holdfast.engine.signatures import Signature, signature_of
@@ -241,3 +242,12 @@ def check_chosen(name: str, chosen: Any, routes: Mapping[str, Any]) -> str:
 def check_rounds(name: str, max_rounds: int) -> None:
     if not isinstance(max_rounds, int) or max_rounds < 1:
         raise BadDefinition(f"max_rounds of loop {name!r} is {max_rounds!r}: expected a whole number from 1 on")
+
+
+def is_enough(name: str, said: Any) -> bool:
+    """What `until` of a loop says of a round. It runs in the workflow itself, where nothing may be awaited."""
+    try:
+        check_awaited(said)
+    except NotAwaited as error:
+        raise NotAwaited(f"until=… of loop {name!r} is not a plain function: {error}") from None
+    return bool(said)

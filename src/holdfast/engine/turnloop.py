@@ -75,20 +75,36 @@ class TurnFuture(asyncio.Future[Any]):
     """Hashed by the order in which the body first put them into sets, not by an address: `asyncio.wait`, `TaskGroup`
     and authors iterate over sets of futures, and must do so in the same order live and in replay."""
 
+    __slots__ = ("number",)
+
     def __hash__(self) -> int:
         try:
-            return self._number
+            return self.number
         except AttributeError:
-            self._number: int = cast("TurnLoop", self.get_loop()).next_number()
-            return self._number
+            self.number: int = cast("TurnLoop", self.get_loop()).next_number()
+            return self.number
 
 
 # In Python's messages ("… object is not subscriptable") it has the name that authors know.
 TurnFuture.__name__ = "_asyncio.Future"
 
 
+class _TaskOfAll(asyncio.Task[Any]):
+    """What a task is while asyncio puts it into its set of all tasks of all loops: hashed by its address. Numbers begin
+    anew with each workflow, and a set of thousands whose hashes are the same is walked from end to end."""
+
+    __slots__ = ("number",)
+    number: int
+
+
 class TurnTask(asyncio.Task[Any]):
-    __hash__ = TurnFuture.__hash__
+    """Hashed as a `TurnFuture`; numbered when it is made."""
+
+    __slots__ = ("number",)
+    number: int
+
+    def __hash__(self) -> int:
+        return self.number
 
 
 class _FirstIteration:
@@ -139,7 +155,9 @@ class TurnLoop(asyncio.AbstractEventLoop):
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
         if isinstance(coro, asyncio.Future):  # an answer of `ctx`: asyncio.create_task(ctx.step(…))
             coro = _awaited(coro)
-        task: asyncio.Task[Any] = TurnTask(coro, loop=self, **options)
+        task = _TaskOfAll(coro, loop=self, **options)
+        task.number = self.next_number()
+        task.__class__ = TurnTask  # type: ignore[assignment]
         if self._main is None:
             self._main = task
         else:

@@ -53,13 +53,14 @@ class Signal(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """A next attempt that waits for its time."""
+    """A next attempt that waits for its time, or a lookup, which has no number."""
 
     of: str  # what is tried: step 'x', task 'y'
-    number: int
+    number: int  # 0: of a lookup
     number_max: int  # 0: not on record
     at: int
     error: str = ""
+    by_retry: bool = False  # a retry begins it at once
 
 
 class Timer(msgspec.Struct, frozen=True):
@@ -77,12 +78,15 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     status: str
     now: int
+    kind: str = "code"
     error: str = ""
     undone: bool = False  # all that it had done
+    undone_in_part: bool = False
     retried: Retried | None = None
     late_cancel: LateCancel | None = None  # asked for when its last turn was decided already
     waiting_on: str = ""
     state: str = ""  # of a chart: where it stands
+    ending: str = ""  # of a chart: the status that it will have once what may have happened is settled
     run_at: int | None = None
     queue: str = "default"
     quarantined_at: int | None = None
@@ -96,6 +100,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     incident: str | None = None
     contradiction: str | None = None
     hole: str | None = None  # in its history
+    lost_its_end: bool = False
     people: list[Person] = []
     unknown: list[Unknown] = []
     children: list[Child] = []
@@ -126,6 +131,10 @@ def why(facts: Facts) -> str:
             return f"{ended} and was tried again as {new.id}, which is {new.status}: look at that one."
         if facts.undone:
             return f"{ended} and was undone: fork it from the first step that was undone, or start it anew."
+        if facts.undone_in_part:
+            return f"{ended} and was undone in part: fork it from the first step that was undone, or start it anew."
+        if facts.kind != "code":
+            return f"{ended}: start a new one."
         return f"{ended}: retry it to go on from there, or fork it to go on from an earlier step."
     if facts.quarantined_at is not None:
         return (
@@ -162,17 +171,18 @@ def _stopped(facts: Facts) -> str | None:
     if facts.paused is not None:
         return f"it is {_plain(facts.paused)}."
     if facts.hole is not None:
-        return (
-            f"{_plain(facts.hole)}: nothing is written on it. `holdfast verify` names the first bad row; bring back "
-            "what is missing, or compare with the providers what it did, then resume it."
-        )
+        mend = "`holdfast verify` names the first bad row; bring back what is missing, then resume it"
+        if facts.lost_its_end:
+            mend = "compare with the providers what it did, then resume it to go on from what is there, or cancel it"
+        return f"{_plain(facts.hole)}: nothing is written on it. {_capital(mend)}."
     if facts.incident is not None:
         return (
             f"a step of its chart was refused ({_plain(facts.incident)}): mend the chart or the data and resume it, or "
             "resume it and drop the event."
         )
     if facts.contradiction is not None:
-        return f"{_plain(facts.contradiction)}: mend the code, deploy it and resume it."
+        mend = "" if "mend its code" in facts.contradiction else ": mend the code, deploy it and resume it"
+        return f"{_plain(facts.contradiction)}{mend}."
     return None
 
 
@@ -183,6 +193,11 @@ def _due(facts: Facts) -> str | None:
     if facts.run_at > facts.now:
         if facts.status == "pending":
             return f"it is to start at {moment_text(facts.run_at)}: the time moves it."
+        if not facts.waiting_on:  # claimed, and let go without a turn that says what it waits for
+            return (
+                f"a worker could not move it, as that worker's log says; it is tried again at "
+                f"{moment_text(facts.run_at)}: the time moves it."
+            )
         return None
     since = f"it has been due since {moment_text(facts.run_at)}"
     if facts.workers == 0:
@@ -208,14 +223,18 @@ def _waits(facts: Facts) -> str:
         *(_attempt(one) for one in sorted(facts.attempts, key=lambda one: one.at)),
         *(f"the timer {one.name!r} at {moment_text(one.due)}" for one in sorted(facts.timers, key=lambda t: t.due)),
     ]  # fmt: skip
-    if not parts and facts.state:
+    if not parts and facts.state and not facts.ending:
         parts = [f"an event that moves it on from {facts.state!r}"]
     if not parts:
         parts = [_plain(facts.waiting_on) or "its next turn"]
     shown = "; and for ".join(parts[:SHOWN])
     more = f"; and for {len(parts) - SHOWN} more" if len(parts) > SHOWN else ""
-    undoing = "it is being undone and waits" if facts.status == "compensating" else "it waits"
-    return f"{undoing} for {shown}{more}."
+    waits = "it waits"
+    if facts.status == "compensating":
+        waits = "it is being undone and waits"
+    elif facts.ending:
+        waits = f"it is ending ({facts.ending}) and waits"
+    return f"{waits} for {shown}{more}."
 
 
 def _unknown(one: Unknown) -> str:
@@ -239,8 +258,10 @@ def _signal(one: Signal) -> str:
 
 def _attempt(one: Attempt) -> str:
     number_max = f" of {one.number_max}" if one.number_max else ""
+    what = f"attempt {one.number}{number_max} of {one.of}" if one.number else one.of
     after = f", after {_plain(one.error)}" if one.error else ""
-    return f"attempt {one.number}{number_max} of {one.of} at {moment_text(one.at)}{after} (a retry begins it at once)"
+    at_once = " (a retry begins it at once)" if one.by_retry else ""
+    return f"{what} at {moment_text(one.at)}{after}{at_once}"
 
 
 def _listed(names: list[str]) -> str:

@@ -122,24 +122,29 @@ class Committer:
             self._woken |= woken
             began = loop.time()
             try:
-                outcomes = await self._settle([turn for turn, _ in batch])
+                try:
+                    outcomes = await self._settle([turn for turn, _ in batch])
+                finally:
+                    self._under_way -= 1
+                    self._set_free(moved, woken)
+                    if self._pending or self._free:
+                        self._more.set()
             except BaseException as error:  # cancelled in the middle: nobody must wait for an answer that never comes
                 cut_off = error if isinstance(error, Exception) else RuntimeError("the commit was cut off")
                 self._tell(batch, [cut_off] * len(batch))
+                self._rest()
                 raise
-            finally:
-                self._under_way -= 1
-                self._set_free(moved, woken)
-                if self._pending or self._free:
-                    self._more.set()
             self.batches += 1
             self.turns += len(batch)
             if self.watch is not None:
                 self._count(self.watch, batch, outcomes, loop.time() - began)
             self._tell(batch, outcomes)
             del batch, outcomes, moved, woken  # idle, this task must not keep the instances of its last batch in memory
-            if not self._pending and not self._under_way and not self._waiting:
-                self._idle.set()
+            self._rest()
+
+    def _rest(self) -> None:
+        if not self._pending and not self._under_way and not self._waiting:
+            self._idle.set()
 
     @staticmethod
     def _count(

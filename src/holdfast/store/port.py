@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from holdfast.engine.history import hole
+from holdfast.engine.journal import LOST
 from holdfast.engine.stacks import spelled
 from holdfast.engine.turns import NewInstance, Outcome, Turn
 
@@ -93,7 +94,7 @@ class Claimed(NamedTuple):
     epoch: int
     epoch_seq: int
     seq: int  # of the history, when the instance itself last changed
-    hash: bytes | None  # of that row
+    hash: bytes | None  # of that row; eight bytes: since when that row and those before it are known to be lost
     history: list[PastRow]  # of code its epoch, of a chart the last row
     events: list[PendingEvent]  # of signals the first of each name, everything else whole
     tasks: Sequence[OpenTask] = ()
@@ -109,12 +110,50 @@ def claimed(
     return Claimed(*(*row, past, events, tasks, due_at, kept))
 
 
+GOES_ON = ("resume", "retry", "cancel")
+"""Kinds of events by which a person has an instance go on that has lost the end of its history."""
+BY_PARENT = "cancel:"
+"""So begin ids of cancels that a parent sends."""
+
+
 def missing(one: Claimed) -> str | None:
     """What is missing of the history that came with a claim, in words; None: nothing."""
     if one.kept or one.fence == 1:  # compared already, or not read
         return None
-    first = max(one.epoch_seq, 1) if one.kind == "code" or not one.history else one.history[0].seq
-    return hole(one.history, first, one.seq, one.hash)
+    since = lost_since(one)
+    if since is not None and _lost_its_end_only(one):
+        if any(_says_go_on(event, since) for event in one.events):
+            return None
+        return lost_words(one.seq)
+    return hole(one.history, _first(one), one.seq, None if since is not None else one.hash)
+
+
+def _first(one: Claimed) -> int:
+    return max(one.epoch_seq, 1) if one.kind == "code" or not one.history else one.history[0].seq
+
+
+def since_bytes(moment: int) -> bytes:
+    return moment.to_bytes(8, "big")
+
+
+def lost_since(one: Claimed) -> int | None:
+    """When a worker saw the end of the history disappear, and wrote down how far it had come; None: nobody did."""
+    return int.from_bytes(one.hash, "big") if one.hash is not None and len(one.hash) == 8 else None
+
+
+def _lost_its_end_only(one: Claimed) -> bool:
+    first, last = _first(one), one.history[-1].seq if one.history else 0
+    return first - 1 <= last < one.seq and hole(one.history, first, last, None) is None
+
+
+def _says_go_on(event: PendingEvent, since: int) -> bool:
+    """By a person who may know of it: not a word from before, which came back with the earlier state, and not a parent
+    that has its children end."""
+    return event.kind in GOES_ON and event.sent_at >= since and not event.id.startswith(BY_PARENT)
+
+
+def lost_words(seq: int) -> str:
+    return f"row {seq} {LOST}"
 
 
 def claimed_at_birth(born: NewInstance) -> Claimed:

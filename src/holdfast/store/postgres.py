@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from holdfast.engine.turns import Outcome, Turn
 from holdfast.store import inherited
 from holdfast.store.batch import Batch, lost_its_ground, with_claim
 from holdfast.store.hints import Hints
+from holdfast.store.lent import OURS_MS, LentConnection, idle_limit
 from holdfast.store.literals import Pack, packers
 from holdfast.store.port import (
     ALL_NAMES,
@@ -39,7 +41,14 @@ from holdfast.store.statements import statement, texts, translate
 Fetch = Callable[..., Awaitable[list[tuple[Any, ...]]]]
 PARTS = ("first", "more", "change", "start", "taskchange", "event", "consumed", "effect", "dead", "task")
 ENDED_ITSELF = "the handler ended the transaction itself: leave commit and rollback to Holdfast"
-OURS = "holdfast_step"  # a savepoint that is gone when a handler has ended the transaction and begun another
+LEFT_IN_USE = "the handler returned while its connection was in use: await everything that it begins there"
+LOST = "the connection to PostgreSQL was lost while the handler ran"
+CLOSED = "the handler closed its connection: leave that to Holdfast"
+# Limits of the handler's own making are not for our turn.
+LIMITS = (
+    "set local statement_timeout = 0; set local lock_timeout = 0; "
+    f"set local idle_in_transaction_session_timeout = '{OURS_MS}ms'"
+)
 SWALLOWED = (
     "the handler went on after a statement of its own had failed: PostgreSQL takes nothing more in that transaction; "
     "let the error out, or try the statement in a savepoint: async with tx.transaction()"
@@ -488,33 +497,48 @@ class PostgresStore:
         self, worker_id: bytes, work: Callable[[Any], Any], turn: Callable[[Any], Turn], timeout: float
     ) -> Outcome:
         connection = None
+        savepoint = f"holdfast_{os.urandom(8).hex()}"  # gone when the handler has ended the transaction itself
         try:
             try:
                 # The author's statements run with the database's own settings and search path, not with ours.
                 connection = await asyncpg.connect(
-                    self.url, command_timeout=timeout, timeout=CONNECT_SECONDS,
+                    self.url, command_timeout=timeout, timeout=CONNECT_SECONDS, connection_class=LentConnection,
                     server_settings={
-                        "application_name": "holdfast transaction", "idle_in_transaction_session_timeout": "12s",
+                        "application_name": "holdfast transaction",
+                        "idle_in_transaction_session_timeout": idle_limit(timeout),
                     },
                 )  # fmt: skip
                 inherited.session(connection)
                 transaction = connection.transaction()
                 await transaction.start()
-                await connection.execute(f"savepoint {OURS}")
+                await connection.execute(f"savepoint {savepoint}")
             except Exception as error:
                 raise NotBegun(without_values(error)) from error
             try:
                 async with asyncio.timeout(timeout):
                     value = await work(connection)
                     if connection.is_closed():
-                        raise BadDefinition("the handler closed its connection: leave that to Holdfast")
+                        raise BadDefinition(CLOSED)
                     if not connection.is_in_transaction():
                         raise BadDefinition(ENDED_ITSELF)
                     batch = Batch([turn(value)])
-            except Exception as error:
-                raise HandlerRaised(error) from error  # the connection ends below, and the transaction with it
+            except Exception as error:  # the connection ends below, and the transaction with it
+                if connection.was_lost() and not self.passes(error):  # whatever the handler has made of that
+                    raise HandlerRaised(asyncpg.ConnectionDoesNotExistError(LOST)) from error
+                raise HandlerRaised(error) from error
             try:
-                await connection.execute(f"release savepoint {OURS}")
+                try:
+                    await connection.execute(f"release savepoint {savepoint}; {LIMITS}")
+                except asyncpg.QueryCanceledError as error:  # by a limit of the handler's; nothing is committed
+                    raise HandlerRaised(error) from error
+                except Exception as error:
+                    if connection.is_closed():  # before anything was sent that commits
+                        lost = connection.was_lost()
+                        words = asyncpg.ConnectionDoesNotExistError(LOST) if lost else BadDefinition(CLOSED)
+                        raise HandlerRaised(words) from error
+                    if isinstance(error, asyncpg.InterfaceError):
+                        raise HandlerRaised(BadDefinition(LEFT_IN_USE)) from error
+                    raise
                 found = await PostgresCommits(connection).join(worker_id, batch, self.now())
                 if found.won != 1:
                     await transaction.rollback()

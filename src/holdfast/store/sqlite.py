@@ -226,6 +226,19 @@ def _take_back(connection: apsw.Connection) -> None:
     connection.set_progress_handler(None)
 
 
+def _check_still_ours(connection: apsw.Connection, savepoint: str) -> None:
+    """Whether the transaction is the one that was begun for the handler: the savepoint is gone when the handler has
+    ended it and begun another."""
+    try:
+        connection.execute(f"release {savepoint}")
+    except apsw.SQLError as error:
+        raise BadDefinition(ENDED_ITSELF) from error
+    except apsw.BusyError as error:
+        raise BadDefinition(
+            "the handler left a statement unfinished: read what it returns, or close its cursor"
+        ) from error
+
+
 class SqliteCommits:
     """Applies batches inside an open transaction."""
 
@@ -597,8 +610,9 @@ class SqliteStore:
         now = self.now()
 
         def whole(connection: apsw.Connection) -> Outcome:
+            savepoint = f"holdfast_{os.urandom(8).hex()}"  # a name that the handler cannot give to one of its own
             try:
-                connection.execute("begin immediate")
+                connection.execute(f"begin immediate; savepoint {savepoint}")
             except apsw.Error as error:
                 raise NotBegun(repr(error)) from error
             # The author's own `commit` is turned into a rollback: what it wrote would stay without the step's row.
@@ -609,8 +623,7 @@ class SqliteStore:
                 value = work(connection)
                 _take_back(connection)
                 batch = Batch([turn(value)])
-                if not connection.in_transaction:
-                    raise BadDefinition(ENDED_ITSELF)
+                _check_still_ours(connection, savepoint)
             except BaseException as error:  # no signal lands in this thread: whatever it is, the handler raised it
                 raise HandlerRaised(error) from error
             finally:

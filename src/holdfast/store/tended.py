@@ -4,20 +4,50 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextvars import copy_context
 from typing import Any
 
 import structlog
 
+from holdfast.engine.scope import SCOPE, Scope, fields_of
 from holdfast.engine.stacks import spelled
 
 log = structlog.get_logger("holdfast.worker")
 AGAIN_SECONDS = 1.0
 
 
+class OwnTask(asyncio.Task[Any]):
+    """A task of Holdfast's own. An author's code that cancels every task it can find does not reach it: it would end
+    what all instances of the worker need."""
+
+    __slots__ = ()
+
+    def cancel(self, msg: Any = None) -> bool:
+        scope = SCOPE.get()
+        if scope is not None and not self.belongs_to(scope):
+            log.error("cancel_refused", task=self.get_name(), **fields_of(scope))
+            return False
+        return super().cancel(msg)
+
+    def belongs_to(self, scope: Scope) -> bool:
+        return False
+
+    def end(self) -> None:
+        """Holdfast itself cancels it, wherever it was called from."""
+        super().cancel()
+
+
+def own_task(work: Coroutine[Any, Any, Any], name: str) -> OwnTask:
+    """Nobody's code runs in it, whoever's caused it."""
+    context = copy_context()
+    context.run(SCOPE.set, None)
+    return OwnTask(work, name=name, context=context)
+
+
 class Tended:
     def __init__(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self.name = name
-        self.task: asyncio.Task[None] | None = None
+        self.task: OwnTask | None = None
         self.is_down = False
         """It has ended, and was not begun again yet."""
         self._run = run
@@ -27,7 +57,7 @@ class Tended:
         if self._stopped:
             return
         self.is_down = False
-        self.task = asyncio.create_task(self._run(), name=f"holdfast-{self.name}")
+        self.task = own_task(self._run(), f"holdfast-{self.name}")
         self.task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -45,7 +75,7 @@ class Tended:
         """Not to be begun again."""
         self._stopped = True
         if self.task is not None:
-            self.task.cancel()
+            self.task.end()
 
     async def stop(self) -> None:
         self.cancel()

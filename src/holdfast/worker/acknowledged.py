@@ -6,10 +6,11 @@ acknowledged. What is missing is missing from the end, so the newest few rows te
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from holdfast.store.port import Store
+    from holdfast.store.port import Claimed, Store
     from holdfast.worker.turns import UnderClaim
 
 REMEMBERED = 10_000  # instances
@@ -40,15 +41,26 @@ class Acknowledged:
         if len(rows) > REMEMBERED:
             del rows[next(iter(rows))]
 
+    def claim_lacks(self, claimed: Claimed) -> Row | None:
+        """The row that we were told is on disk, where the history that came with this claim ends before it."""
+        found = self._rows.get(claimed.id)
+        if found is None:
+            return None
+        row = Row._make(found)
+        last = claimed.history[-1].seq if claimed.history else 0
+        return None if last >= row.seq else row
+
     async def lost(self, store: Store) -> list[Row]:
-        """Rows that are gone. They are told once: whoever asks again is not told of them any more."""
+        """Rows that are gone."""
         newest = [row for row, _ in zip(reversed(self._rows.values()), range(NEWEST), strict=False)]
         if not newest or len(await store.rows_there(newest)) == len(newest):
             return []
         everything = list(self._rows.values())
         there = await store.rows_there(everything)
-        lost = [row for row in map(Row._make, everything) if row.hash not in there]
+        return [row for row in map(Row._make, everything) if row.hash not in there]
+
+    def forget(self, lost: Iterable[Row]) -> None:
+        """It is on record that these are gone: nobody needs to be told once more."""
         for row in lost:
             if self._rows.get(row.instance_id) == row:
                 del self._rows[row.instance_id]
-        return lost

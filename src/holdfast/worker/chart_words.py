@@ -32,10 +32,15 @@ def waiting_on(ex: ChartExecution) -> str:
     if ex.snapshot.incident is not None:
         return f"{PARKED}{ex.snapshot.incident['message']}"[:1000]
     parts = [describe(call) for call in ex.open.values() if isinstance(call, TaskCall)]
-    children = ex.snapshot.children.items()
-    parts += [f"child {id_!r}" for id_, child in children if child.workflow and not child.answered]
-    parts += [f"timer {id_!r} until {moment_text(timer.due)}" for id_, timer in ex.snapshot.timers.items()]
+    if ex.undo is None:
+        children, timers = ex.snapshot.children.items(), ex.snapshot.timers.items()
+        parts += [f"child {id_!r}" for id_, child in children if child.workflow and not child.answered]
+        parts += [f"timer {id_!r} until {moment_text(timer.due)}" for id_, timer in timers]
+    elif ex.awaits_children():
+        parts += [f"child {step.rpartition('@')[0]!r}, which was told to end" for step in sorted(ex.told)]
     shown = "; ".join(parts[:10]) + (f"; and {len(parts) - 10} more" if len(parts) > 10 else "")
+    if ex.undo is not None:
+        return f"its end ({ex.undo.status}): {shown}"[:1000]
     return f"in {ex.state or 'its state'}: {shown or 'an event'}"[:1000]
 
 

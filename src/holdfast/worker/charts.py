@@ -20,6 +20,7 @@ from holdfast.engine.charts.interpreter import Answer, ChartTurn, advance, start
 from holdfast.engine.charts.nodes import StepFault
 from holdfast.engine.charts.snapshots import Snapshot, Waiting, due, snapshot_from, snapshot_text
 from holdfast.engine.errors import HoldfastError, NotJson
+from holdfast.engine.events import as_event
 from holdfast.engine.journal import Pause, RowWords
 from holdfast.engine.replay import Call
 from holdfast.engine.tasks import TaskFault, TaskInfo, TaskPlan, plan_task
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 RUNNABLE = ("step", "transaction", "effect")
 EVENTS_OF_TURN = 50  # worked off in one commit; the rest go into the next
 OPEN_TASKS_LIMIT = 1_000
-OURS = ("task", "decided")  # fields of an event that only a task's answer has: guards may rely on them
 STANDINGS = frozenset((h.EFFECT_STARTED, h.EFFECT_RETRIED, h.EFFECT_UNKNOWN, h.EFFECT_RESOLVED))
 
 
@@ -56,12 +56,14 @@ class ChartExecution(UnderClaim):
         self.failure: tuple[str, Any] = ("", None)  # what failed last under this claim: task or child, and its error
         self.more = False  # events, answers or timers did not fit into the turn
         self.left: set[str] = set()  # keys of open tasks that nobody waits for, and that may have happened
+        self.told: set[str] = set()  # child instances that were told to end and have not yet
         self._written: tuple[Snapshot | None, bytes] = (None, b"")  # the snapshot that was encoded last
         if claimed.snapshot is not None:
             self.snapshot = snapshot_from(self.chart, claimed.snapshot)
             self.state = configuration_of(self.chart, bytes(self.snapshot.value)).text
             self.inbox.extend(self.snapshot.inbox)
             self.left.update(self.snapshot.left)
+            self.told.update(self.snapshot.told)
             if self.snapshot.paused is not None:
                 self.paused = Pause(**self.snapshot.paused)
         elif claimed.history and claimed.history[-1].type != h.INSTANCE_PARKED:
@@ -121,10 +123,16 @@ class ChartExecution(UnderClaim):
             if not self._one() or self.moving_to is not None:
                 self.more = False
                 break
-        if self.undo is not None and not self.open and not self.running and self.paused is None:
-            endings.finish(self)
+        busy = self.more or self.open or self.running or self.awaits_children()
+        if self.undo is not None and not busy and self.paused is None:
+            if not self.hear_before_the_end():
+                endings.finish(self)
             return
         self._dispatch()
+
+    def awaits_children(self) -> bool:
+        """What is cancelled or has failed ends behind its children, so that whoever undoes does so in order."""
+        return bool(self.told) and self.undo is not None and self.undo.status != "completed"
 
     def _may_begin(self) -> bool:
         """Begin, unless it is paused before it could: then the first turn is one that waits."""
@@ -160,7 +168,7 @@ class ChartExecution(UnderClaim):
 
     def _earliest(self, own: Waiting | None) -> bool:
         """What happened first is taken first, whoever was asleep since: an event, a time that was up, or an event that
-        the chart sent to itself."""
+        the chart sent to itself. What was sent at the very moment at which a time was up was sent in time."""
         assert self.snapshot is not None
         event = self.events.first()
         due_at = self.next_at() if self.waits or self.snapshot.timers else None
@@ -186,7 +194,11 @@ class ChartExecution(UnderClaim):
                 return False  # it came first, so it is taken first
             if event.kind == "resolution":
                 call = self.open.get(("effect", event.name))
-                if call is not None and effects.resolved(self, call, event):
+                if call is None:
+                    effects.note_late(self, event)
+                    return True
+                if effects.resolved(self, call, event):
+                    settling.begin_no_later(self, call)
                     return True
             elif event.kind == "task":
                 self._person_answered(event)
@@ -296,21 +308,16 @@ class ChartExecution(UnderClaim):
         return turn
 
     def _event(self, event: PendingEvent) -> bool:
-        payload = codec.decode(event.payload)
-        given = payload if isinstance(payload, dict) else {"data": payload}
-        given["type"] = event.name
-
         def cause(turn: ChartTurn) -> None:
             self.consume(event)
             type_ = h.EVENT_RECEIVED if turn.handled else h.EVENT_IGNORED
             self.record(type_, event.name, event_words(event))
 
-        for key in OURS:
-            given.pop(key, None)
         if event.name.startswith("xstate."):  # those are the chart's own; no door lets one in
             self.consume(event)
             self.record(h.EVENT_IGNORED, event.name, event_words(event))
             return True
+        given = as_event(event.name, event.payload, event.sent_at)
         return self._take(given, event.sent_at, None, {"event": event.id}, cause) is not None
 
     def _work_off(self, waiting: Waiting) -> bool:
@@ -364,11 +371,15 @@ class ChartExecution(UnderClaim):
         if type_ in STANDINGS:
             call = self.open.get(("effect", name))
             if isinstance(call, TaskCall):
-                words = codec.encode(effects.standing_words(call) | {
-                    key: value for key, value in codec.decode(payload).items() if key in ("retry_at", "reason")
-                })  # fmt: skip
-                status = "running" if type_ == h.EFFECT_STARTED else "pending"
-                tasks.change(self, call, status, standing_type=type_, standing=words, run_at=call.state.at)
+                words = codec.decode(payload)
+                standing = effects.standing_words(call) | {
+                    key: value for key, value in words.items() if key in ("retry_at", "reason")
+                }
+                tasks.change(
+                    self, call, "running" if type_ == h.EFFECT_STARTED else "pending", run_at=words.get("retry_at"),
+                    error=codec.encode(words["error"]) if "error" in words else None, standing_type=type_,
+                    standing=codec.encode(standing),
+                )  # fmt: skip
 
     def info(self, call: Call) -> TaskInfo:
         assert isinstance(call, TaskCall)
@@ -426,13 +437,16 @@ class ChartExecution(UnderClaim):
             return
         if self.entries:
             self._ready = ready
-            self.submit("running", release=False, **self.where())
+            self.go_on_with()
         else:
             for call in ready:
                 self.worker.run(self, call)
         if self.paused is None and (self.waits or (self.snapshot is not None and self.snapshot.timers)):
             self._watch_clock()
         self._refill()
+
+    def go_on_with(self) -> None:
+        self.submit("running", release=False, **self.where())
 
     def has_more(self) -> bool:
         return self.more or bool(self.lacking()) or super().has_more()
@@ -457,10 +471,11 @@ class ChartExecution(UnderClaim):
         ending = None if self.undo is None else {"status": self.undo.status, "error": self.undo.error}
         paused = None if self.paused is None else msgspec.structs.asdict(self.paused)
         changed = ending != snapshot.ending or paused != snapshot.paused
-        if changed or self.inbox or snapshot.inbox or self.left or snapshot.left:
+        if changed or self.inbox or snapshot.inbox or self.left or snapshot.left or self.told or snapshot.told:
             snapshot = self.snapshot = msgspec.structs.replace(
-                snapshot, inbox=list(self.inbox), left=sorted(self.left), ending=ending, paused=paused
-            )
+                snapshot, inbox=list(self.inbox), left=sorted(self.left), told=sorted(self.told), ending=ending,
+                paused=paused,
+            )  # fmt: skip
         return {"snapshot": self._text(snapshot), "current_state": self.state or None}
 
     def next_at(self) -> int | None:

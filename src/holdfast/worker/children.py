@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.charts.snapshots import Waiting
@@ -45,7 +47,11 @@ def ended(ex: ChartExecution, event: PendingEvent) -> None:
     ex.record(h.CHILD_COMPLETED if completed else h.CHILD_FAILED, event.name, event.payload)
     if not completed:
         ex.failure = ("child", words.get("error"))
+    ex.told.discard(event.name)
     id_, _, visit = event.name.rpartition("@")
+    if ex.undo is not None:
+        answered(ex, id_, int(visit))
+        return
     _answer(ex, id_, int(visit), words.get("result") if completed else None, None if completed else words)
 
 
@@ -57,7 +63,21 @@ def _answer(ex: ChartExecution, id_: str, visit: int, output: Any, error: Any) -
     ex.inbox.append(Waiting(event, "child", id_, visit))
 
 
-def cancel(ex: ChartExecution, step: str, reason: str) -> None:
+def answered(ex: ChartExecution, id_: str, visit: int) -> None:
+    """Its end is on record, and nothing of it is worked off: it must not be told to end, nor waited for."""
+    snapshot = ex.snapshot
+    child = None if snapshot is None else snapshot.children.get(id_)
+    if snapshot is not None and child is not None and child.visit == visit:
+        children = {**snapshot.children, id_: msgspec.structs.replace(child, answered=True)}
+        ex.snapshot = msgspec.structs.replace(snapshot, children=children)
+
+
+def cancel(ex: ChartExecution, id_: str, visit: int, reason: str) -> None:
+    """Tell it to end, unless it has, and that has not been worked off yet."""
+    if any(own.kind == "child" and (own.id, own.visit) == (id_, visit) for own in ex.inbox):
+        return
+    step = f"{id_}@{visit}"
+    ex.told.add(step)
     ex.beyond_history()
     ex.sends.append(NewEvent(
         ex.tenant_id, ids.child_id(ex.tenant_id, ex.id, step), f"cancel:{ex.id.hex()}", "cancel", "",

@@ -31,6 +31,20 @@ def hear(ex: UnderClaim) -> None:
             ex.consume(event)
             ex.record(h.INSTANCE_RESUMED, "", event.payload)
             ex.paused = None
+            ex.resumed()
+
+
+def spend(ex: UnderClaim, kinds: tuple[str, ...]) -> list[str]:
+    """Take orders of these kinds out of the line, because they had their try and killed whoever took them: on record,
+    in front of the row that buries the instance again."""
+    spent = [event for event in ex.events.orders if event.kind in kinds]
+    for event in spent:
+        if event.kind == "retry":
+            record_retry(ex, event, [])
+        else:
+            ex.consume(event)
+            ex.record(h.INSTANCE_RESUMED, "cancel" if event.kind == "cancel" else "", event.payload)
+    return list(dict.fromkeys(event.kind for event in spent))
 
 
 def pause(ex: UnderClaim, event: PendingEvent) -> None:

@@ -39,9 +39,21 @@ LOOKUPS_MAX = 10
 THREAD_PAUSE = 30 * SECOND  # until the next lookup, while a thread is in the call
 LOST = {"type": "WorkerLost", "message": "the worker that made the call was lost before it reported"}
 CHANGED = {"type": "ModeChanged", "message": "the code gives the effect another mode than it was begun with"}
+GONE = {"type": "HandlerGone", "message": "the code does not make it as an effect any more"}
 
 
-def open_effect(ex: UnderClaim, call: Call, opened: RowWords | None, opened_type: str) -> None:
+def asked_anew(opened: RowWords, opened_type: str, mode: str, gone: str = "") -> str:
+    """Why a person is asked about an effect that would go on by itself; empty: nobody is. Begun under one mode, it is
+    never repeated under another's rules: what they build on was not promised then. `gone`: why the code makes no effect
+    of it any more."""
+    unknown = opened.unknown or opened_type == h.EFFECT_STARTED
+    goes_on_by_itself = opened_type in (h.EFFECT_STARTED, h.EFFECT_RETRIED) or bool(opened.retry_at)
+    if not (unknown and goes_on_by_itself):
+        return ""
+    return gone or ("" if opened.mode in ("", mode) else mode_changed(opened.mode, mode))
+
+
+def open_effect(ex: UnderClaim, call: Call, opened: RowWords | None, opened_type: str, gone: str = "") -> None:
     """Take up an effect where its journal left it. The caller counts it as a wait if it is not ready."""
     standing: EffectStanding = call.state
     if opened is None:
@@ -49,10 +61,8 @@ def open_effect(ex: UnderClaim, call: Call, opened: RowWords | None, opened_type
     read_standing(standing, opened)
     if opened_type == h.EFFECT_STARTED:
         standing.escaped = standing.unknown = True
-    goes_on_by_itself = opened_type in (h.EFFECT_STARTED, h.EFFECT_RETRIED) or bool(opened.retry_at)
-    if standing.unknown and goes_on_by_itself and opened.mode not in ("", call.spec.mode):
-        # Begun under one mode, it is never repeated under another's rules: what they build on was not promised then.
-        ask_person(ex, call, mode_changed(opened.mode, call.spec.mode), LOST if standing.escaped else CHANGED)
+    if reason := asked_anew(opened, opened_type, call.spec.mode, gone):
+        ask_person(ex, call, reason, LOST if standing.escaped else GONE if gone else CHANGED)
     elif opened_type == h.EFFECT_STARTED:
         unknown(ex, call, LOST, quiet_at=standing.opens_at)
     elif opened_type == h.EFFECT_RETRIED:
@@ -134,6 +144,7 @@ def arrived(ex: UnderClaim, call: Call, value: Any, error: BaseException | None)
 
 def _succeeded(ex: UnderClaim, call: Call, value: Any, via: str) -> None:
     standing: EffectStanding = call.state
+    ex.doubted = ex.doubted or standing.unknown
     try:
         result = codec.encode(value, "the result of", ex.worker.payload_limit, call.key)
         codec.decoder_for(call.type)(result)
@@ -153,6 +164,7 @@ def _succeeded(ex: UnderClaim, call: Call, value: Any, via: str) -> None:
 
 def _failed(ex: UnderClaim, call: Call, error: dict[str, Any]) -> None:
     """Known not to have happened, and no further attempt."""
+    ex.doubted = ex.doubted or call.state.unknown
     _row(ex, call, "failed", last_error=_last(call, error))
     ex.answer(call, h.EFFECT_FAILED, {"attempt": call.state.attempt, "error": error})
 
@@ -160,6 +172,7 @@ def _failed(ex: UnderClaim, call: Call, error: dict[str, Any]) -> None:
 def _not_applied(ex: UnderClaim, call: Call, error: BaseException, *, raised: bool = True) -> None:
     """`raised`: by the handler, so that `retry_on` is asked about it."""
     standing: EffectStanding = call.state
+    ex.doubted = ex.doubted or standing.unknown
     standing.unknown = False
     match ex.verdict(call, standing.attempt, error if raised else None):
         case RetryAt(at) if not ex.unwanted(call):
@@ -211,7 +224,7 @@ def ask_person(ex: UnderClaim, call: Call, reason: str, error: dict[str, Any]) -
     standing: EffectStanding = call.state
     standing.next, standing.reason, standing.unknown = "person", reason, True
     ex.record_of(call, h.EFFECT_UNKNOWN, codec.encode(standing_words(call) | {"reason": reason, "error": error}))
-    _row(ex, call, "outcome_unknown", last_error=_last(call, error, codec.schema_of(call.type)), reason=reason)
+    _row(ex, call, "outcome_unknown", last_error=_last(call, error, codec.schema_of(call.expects)), reason=reason)
     _wait(ex, call, None)
     ex.worker.note(ex, "effect_outcome_unknown", "error", step=call.key, reason=reason)
 
@@ -259,14 +272,14 @@ def resolved(ex: UnderClaim, call: Call, event: PendingEvent) -> bool:
     standing: EffectStanding = call.state
     if standing.phase is not Phase.WAITING:
         return False
+    if not (standing.unknown and is_about(ex, call, event)):
+        # Said of what is known by now not to have happened, and waits for its next attempt; of an earlier attempt,
+        # before another person's word started this one; or of the effect of that name in an earlier epoch.
+        note_late(ex, event)
+        return True
     ex.consume(event)
     words = codec.decode(event.payload)
     choice = words["resolution"]
-    if not is_about(ex, call, event):
-        # Said about an earlier attempt, before another person's word started this one, or about the effect of that name
-        # in an earlier epoch, which was settled without it: noted, it decides nothing.
-        ex.record(h.INSTANCE_RESUMED, f"resolution of {call.key}", event.payload)
-        return True
     ex.record_of(call, h.EFFECT_RESOLVED, codec.encode(standing_words(call) | words))
     said = {"resolution": choice, "resolved_by": words["actor"], "reason": words["reason"]}
     if ex.worker.verbose:
@@ -274,7 +287,7 @@ def resolved(ex: UnderClaim, call: Call, event: PendingEvent) -> bool:
     if choice == "happened":
         result = codec.encode(words.get("result"), limit=codec.UNLIMITED)
         try:
-            codec.decoder_for(call.type)(result)
+            codec.decoder_for(call.expects)(result)
         except Exception as refused:
             misfit = message_of(refused)
             reason = f"the result that {words['actor']} gave does not fit what the handler returns: {misfit}"
@@ -300,6 +313,12 @@ def resolved(ex: UnderClaim, call: Call, event: PendingEvent) -> bool:
         standing.next, standing.unknown = "start", False
         standing.attempt += 1
     return True
+
+
+def note_late(ex: UnderClaim, event: PendingEvent) -> None:
+    """On record: a person's word about what was settled without it. It decides nothing."""
+    ex.consume(event)
+    ex.record(h.INSTANCE_RESUMED, f"resolution of {event.name}", event.payload)
 
 
 def is_about(ex: UnderClaim, call: Call, event: PendingEvent) -> bool:

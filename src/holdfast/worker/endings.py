@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.charts.snapshots import Waiting
 from holdfast.engine.errors import HoldfastError
-from holdfast.engine.stacks import causes_from
+from holdfast.engine.stacks import causes_from, error_payload
 from holdfast.engine.turns import ALWAYS, DeadLetter
 from holdfast.store.port import PendingEvent
 from holdfast.worker import children, settling, tasks
@@ -73,21 +75,23 @@ def bury(ex: ChartExecution) -> None:
             tasks.close(ex, row, "its instance took its worker down again and again")
     ex.paused = None
     begin(ex, "failed", ex.poison())
-    if ex.open:
+    if ex.open or ex.told:
         ex.decide()
     else:
         finish(ex)
 
 
 def begin(ex: ChartExecution, status: str, error: dict[str, Any] | None) -> None:
-    """Nothing new begins. What may have happened is settled first; the rest is dropped."""
+    """Nothing new begins. What may have happened is settled first; the rest is dropped, and with it the step that was
+    refused: nobody has to mend what does not go on."""
     ex.undo = Undo(status, error or {})
-    ex.inbox.clear()
     drop_open(ex)
     if ex.snapshot is not None:
+        ex.snapshot = msgspec.structs.replace(ex.snapshot, incident=None)
         for id_, child in ex.snapshot.children.items():
             if child.workflow and not child.answered:
-                children.cancel(ex, f"{id_}@{child.visit}", "its parent is ending")
+                children.cancel(ex, id_, child.visit, "its parent is ending")
+    ex.inbox.clear()
 
 
 def drop_open(ex: ChartExecution) -> None:
@@ -112,7 +116,11 @@ def finish(ex: ChartExecution) -> None:
     try:
         result = codec.encode(ex.snapshot.output, "the chart's output", ex.worker.payload_limit)
     except HoldfastError as refused:
-        ex.end("failed", refused, **ex.where())
+        if not ex.told:
+            ex.end("failed", refused, **ex.where())
+            return
+        ex.undo = Undo("failed", error_payload(refused))  # which ends behind its children
+        ex.decide()
         return
     ex.record(h.INSTANCE_COMPLETED, ex.claimed.definition_key, b'{"result":' + result + b"}")
     ex.tell_parent("completed", result, None)

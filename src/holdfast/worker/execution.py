@@ -142,13 +142,21 @@ class Execution(UnderClaim):
     def bury(self) -> None:
         """Its code is not run any more. Where its journal owes something, only its code can settle or undo that: it
         stands still until a person has it cancelled, which undoes, or tried again."""
-        if self.replay.journal.forgotten() is None:
+        journal = self.replay.journal
+        if journal.forgotten() is None:
             super().bury()
             return
-        words = self.poison()
+        while unasked.settle(self):
+            pass
+        or_cancel = ", or cancel it to have that undone: what was under way is not called again"
+        # A cancel that is in line already is taken by the next claim. If that one dies too, it has had its try.
+        tries_cancel = self.events.cancels and not (journal.poison or journal.ending_type)
+        spent = control.spend(self, ("retry", "resume") if tries_cancel else ("retry", "resume", "cancel"))
         self._stand_buried(
-            f"{words['message']}; it owes what it has begun: mend its code, then retry it, or cancel it to have that "
-            "undone"
+            f"{self.poison()['message']}; it owes what it has begun: mend its code, then retry it"
+            + ("" if journal.ending_type else or_cancel)
+            + (f". What was in line ({', '.join(spent)}) has had its try: say it again" if spent else ""),
+            self.woken - tries_cancel,
         )
 
     def _stay_buried(self) -> None:
@@ -158,12 +166,12 @@ class Execution(UnderClaim):
             pass
         self._stand_buried(self.replay.journal.poison)
 
-    def _stand_buried(self, difference: str) -> None:
+    def _stand_buried(self, difference: str, woken: int | None = None) -> None:
         self.parked = True
         unasked.show_at_desk(self)
         self.record(h.INSTANCE_PARKED, "", codec.encode({"difference": difference, "poison": True}))
         status = "compensating" if self.replay.journal.ending_type else "waiting"
-        self.submit(status=status, waiting_on=PARKED + difference)
+        self.submit(status=status, waiting_on=PARKED + difference, woken=woken)
         self.worker.note(self, "parked", "error", on=difference)
 
     def started(self, more: dict[str, Any]) -> None:
@@ -182,10 +190,12 @@ class Execution(UnderClaim):
         try:
             given = self.definition.decode_input(self.given)
         except HoldfastError as error:
-            if not self.claimed.history:
+            if not self.claimed.history and not self.copied:
                 self.end("failed", error)
             else:  # it fitted when it was started: the code has changed since
                 self.replay.difference = str(error)
+                while unasked.settle(self):
+                    pass
                 self._park()
             return
         token = SCOPE.set((self.whose, None, "", 0))  # the body's task, and whatever tasks it makes, inherit it
@@ -214,7 +224,7 @@ class Execution(UnderClaim):
                 control.hear(self)  # before anything that it asks for is begun
             if replay.asked or self.context.soft:
                 self._collect()
-            if self.events.any and (self._said() or unasked.settle(self)):
+            if self.events.any and (unasked.settle(self) or self._said() or self._note_late()):
                 continue
             if self.paused is not None:
                 break
@@ -234,7 +244,8 @@ class Execution(UnderClaim):
                         return
                     if error is not None and undo.begin_failing(self, error):
                         continue
-                    self._finish(value, error)
+                    if not self.hear_before_the_end():
+                        self._finish(value, error)
                     return
             if (self.events.any or self.waits) and self._answer_one():
                 if len(self.entries) >= ENTRIES_OF_TURN:
@@ -242,7 +253,7 @@ class Execution(UnderClaim):
                     break
                 continue
             if self.undo is not None and undo.step(self):
-                if self.committing:
+                if self.committing or self.hears_last:
                     return
                 continue
             break
@@ -264,36 +275,89 @@ class Execution(UnderClaim):
         """Take a request to end it, or to try again at once. One that contradicts its journal cannot be ended."""
         for event in self.events.orders:
             if event.kind == "cancel" and self.replay.difference is None:
-                if self.undo is None and (forgotten := self.replay.journal.forgotten()) is not None:
+                if self.undo is None and (forgotten := self._forgotten_by_cancel()) is not None:
+                    undo.ask_what_kills_did(self)  # so that a word about it is taken while the cancel waits
+                    if self.running or self._awaits_before_cancel():
+                        continue  # what is under way is awaited: the body may then come to what it owes
                     self.replay.difference = f"it cannot be cancelled as it stands: {forgotten}"
                     self.paused = None  # the word came after the pause, and is what it now stands still for
                 elif self.undo is None:
                     undo.begin_cancel(self, event)
+                    undo.give_up_what_kills(self)
                 else:  # it is ending already: the request is noted, and lifts a pause like any other
                     self.consume(event)
                     self.record(h.INSTANCE_RESUMED, "cancel", event.payload)
                     self.paused = None
+                    undo.give_up_what_kills(self)
                 return True
             if event.kind == "retry":
                 control.retry(self, event)
+                self.replay.journal.poison = ""
+                return True
+        return False
+
+    @property
+    def is_poison(self) -> bool:
+        return bool(self.replay.journal.poison)
+
+    def resumed(self) -> None:
+        self.replay.journal.poison = ""  # as the journal will say
+
+    def _awaits_before_cancel(self) -> bool:
+        return not self.replay.done and any(map(self._is_under_way, self.open.values()))
+
+    def _is_under_way(self, call: Call) -> bool:
+        """Whether it was begun and will come to an end, if only by a person's word: a cancel that cannot be taken yet
+        waits for it. A further attempt of what has failed is no part of it, nor is what took the workers down."""
+        recorded = call.recorded
+        if call.kind == "child" or (call.kind == "effect" and call.state.next == "person"):
+            return True
+        if recorded is not None and recorded.killed:
+            return False
+        if call.kind == "effect":
+            return bool(call.state.unknown)
+        begun = recorded is not None and recorded.opened_type == h.STEP_STARTED and call.state.attempt == 1
+        return begun and call.kind == "step"
+
+    def _forgotten_by_cancel(self) -> str | None:
+        stands = [] if self.replay.done else [*self.replay.asked, *self.open.values()]
+        return self.replay.journal.forgotten(waits_for=[call.key for call in stands])
+
+    def _note_late(self) -> bool:
+        """Take a person's word about an effect that was settled without it."""
+        for event in self.events.resolutions:
+            recorded = self.replay.journal.effect(event.name)
+            is_open = ("effect", event.name) in self.open or (recorded is not None and recorded.is_open_effect)
+            if not is_open:
+                effects.note_late(self, event)
                 return True
         return False
 
     def _collect(self) -> None:
         """Open what the body has asked for. While it is paused, or is about to end, nothing new begins."""
-        ends = self.replay.journal.ending_type or any(event.kind == "cancel" for event in self.events.orders)
-        holds = self.paused is not None or (bool(ends) and self.replay.difference is None)
+        replay = self.replay
+        ends = replay.journal.ending_type or self.events.cancels
+        holds = bool(ends) or self.paused is not None or self._will_park()
         if self.context.soft and not holds:
             for entry in self.context.soft:
                 self.record(*entry)  # on disk before a handler sees them: it may run again and must get the same
             self.context.soft.clear()
-        if self.replay.asked:
-            asked, self.replay.asked = self.replay.asked, []
+        if replay.asked:
+            asked, replay.asked = replay.asked, []
             for call in asked:
                 if holds and call.recorded is None:
-                    self.replay.asked.append(call)  # new: it is begun when the pause is lifted, or never
+                    replay.asked.append(call)  # new: it is begun when the pause is lifted, or never
                 else:
                     self._open(call)
+
+    def _will_park(self) -> bool:
+        """Whether what the body has come to is known to park it: then nothing of it begins."""
+        replay = self.replay
+        if replay.journal.calls:
+            for call in replay.asked:
+                if call.recorded is None and call.kind in ("effect", "child"):
+                    self._compare_names(call)
+        return replay.difference is not None or (replay.done and replay.mistake(replay.outcome()[1]) is not None)
 
     def _open(self, call: Call) -> None:
         """Where a call stands when it is first seen: from its journal, or new."""
@@ -305,8 +369,6 @@ class Execution(UnderClaim):
             return
         opened = recorded.opened if recorded is not None else None
         standing = call.state = EffectStanding() if kind == "effect" else Standing()
-        if kind in ("effect", "child") and recorded is None and self.replay.journal.calls:
-            self._compare_names(call)
         if kind == "effect":
             effects.open_effect(self, call, opened, recorded.opened_type if recorded is not None else "")
         elif kind in ("step", "transaction"):
@@ -341,13 +403,21 @@ class Execution(UnderClaim):
     def _compare_names(self, call: Call) -> None:
         """A new effect or child does not begin while the body has not asked again for an effect that may have happened:
         it may be the same under another name, or moved into the child, and would be made twice."""
-        waiting = self.replay.journal.unasked_effects()
-        if waiting and self.replay.difference is None:
+        journal = self.replay.journal
+        waiting = journal.unasked_effects()
+        if self.replay.difference is not None:
+            return
+        if call.kind == "child" and (other := journal.unasked_child(call.spec.workflow)) is not None:
+            self.replay.difference = (
+                f"child {other!r} is under way, and the code asks for child {call.key!r} of the same workflow before "
+                "it: if that is its new name, what it does would be done twice; give it back its name"
+            )
+        elif waiting:
             names = ", ".join(map(repr, list(waiting)[:5]))
             self.replay.difference = (
                 f"nobody knows the outcome of effect {names} yet, and the code asks for {call.kind} {call.key!r} "
-                "before it: if that is its new name or makes it, it would be made twice; give it back its name, or "
-                "settle it first"
+                "before it: if that is its new name or makes it, give it back its name, or it would be made twice; "
+                f"only if it is another one, settle {names} first: {call.key!r} is begun then"
             )
 
     def _open_child(self, call: Call, opened: RowWords | None) -> bool:
@@ -406,7 +476,7 @@ class Execution(UnderClaim):
 
     @property
     def can_end(self) -> bool:
-        return self.replay.difference is None
+        return self.replay.difference is None and (self.undo is not None or self._forgotten_by_cancel() is None)
 
     def unwanted(self, call: Call) -> bool:
         return self.undo is not None and not isinstance(call, Undoing)
@@ -600,8 +670,12 @@ class Execution(UnderClaim):
             ready = []
         elif self.undo is not None:
             ready = undo.startable(self, ready)
+        elif self.events.cancels:  # which waits for what is under way
+            ready = [call for call in ready if self._is_under_way(call)]
         for call in ready:
             call.state.phase = Phase.RUNNING
+            if call.recorded is not None:
+                call.recorded.killed = False  # a person had it go on
             # Counted as running from here on: an in-place step that answers at once must not hand the claim back
             # while its neighbours are about to start.
             self.running[call.key] = None
@@ -612,7 +686,7 @@ class Execution(UnderClaim):
             return
         if self.hard or self.more:
             self._ready = ready
-            self._go_on_with()
+            self.go_on_with()
         else:
             for call in ready:
                 self.worker.run(self, call)
@@ -635,6 +709,8 @@ class Execution(UnderClaim):
             waiting_on = undo.describe(self) or waiting_on
         if self.paused is not None:
             waiting_on = self.paused.text()
+        if self.events.cancels:
+            waiting_on += "; then it is cancelled"
         if not self.entries:
             self.record(h.INSTANCE_WAITING, "", codec.encode({"on": waiting_on}))
         status = "compensating" if self.undo is not None else "waiting"
@@ -645,15 +721,19 @@ class Execution(UnderClaim):
         if not self.running:
             self._park(mistake)
         elif self.hard:
-            self._go_on_with()
+            self.go_on_with()
 
-    def _go_on_with(self) -> None:
-        """The turn, under the same claim. The one that begins to undo says so in the instance's row."""
-        if self.undo is None or self.undo.shown:
-            self.submit()
-        else:
+    def go_on_with(self) -> None:
+        """The turn, under the same claim. The one that begins to undo says so in the instance's row; the first one of a
+        history that has lost its end says there where it goes on."""
+        if self.undo is not None and not self.undo.shown:
             self.undo.shown = True
             self.submit(status="compensating", release=False)
+        elif self.has_lost_its_end:
+            self.submit(status="running" if self.undo is None else "compensating", release=False)
+        else:
+            self.submit()
+        self.has_lost_its_end = False
 
     def _park(self, mistake: str = "") -> None:
         difference = storable(mistake or f"the code contradicts its journal: {self.replay.difference}")

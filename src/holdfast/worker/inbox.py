@@ -20,7 +20,9 @@ class Inbox:
         """`by_name`: a line for each name, as code waits for one. Otherwise one for all, in the order of sending."""
         self._by_name = by_name
         self._read = False  # most instances are never sent anything: what is below is made when something was read
-        self.any = False  # whether an event stands here; a plain attribute, because every turn asks several times
+        # Whether an event stands here, and whether one of them is a cancel; plain attributes, because every turn asks
+        # several times.
+        self.any = self.cancels = False
         if events:
             self.fill(events, {})
 
@@ -32,6 +34,7 @@ class Inbox:
         self._more: set[str] = set()  # lines of which only the head was read
         self._whole = True  # no name was left out when names were last read
         self._asked: set[str] = set()  # names that were read one by one since then
+        self._resolutions = 0  # among the facts
         self._taken: set[str] = set()  # ids taken under this claim, perhaps by a turn that is not on disk yet
 
     def __bool__(self) -> bool:
@@ -39,6 +42,7 @@ class Inbox:
 
     def _look(self) -> None:
         self.any = bool(self._orders or self._facts or self._lines)
+        self.cancels = any(order.kind == "cancel" for order in self._orders.values())
 
     @property
     def orders(self) -> list[PendingEvent]:
@@ -49,6 +53,13 @@ class Inbox:
     def facts(self) -> Iterable[PendingEvent]:
         """Everything but orders and signals, in the order of sending. Whoever takes one must begin afresh."""
         return self._facts.values() if self.any else ()
+
+    @property
+    def resolutions(self) -> list[PendingEvent]:
+        """What people said about effects, in the order of sending."""
+        if not self.any or not self._resolutions:
+            return []
+        return [event for event in self._facts.values() if event.kind == "resolution"]
 
     @property
     def names(self) -> Iterator[str]:
@@ -69,6 +80,7 @@ class Inbox:
         self._taken.add(event.id)
         if event.kind != "signal":
             del (self._orders if event.kind in ORDERS else self._facts)[event.id]
+            self._resolutions -= event.kind == "resolution"
         else:
             name = event.name if self._by_name else ""
             line = self._lines[name]
@@ -107,6 +119,7 @@ class Inbox:
         self._orders = {e.id: e for e in events if e.kind in ORDERS and e.id not in taken}
         others = (e for e in events if e.kind != "signal" and e.kind not in ORDERS and e.id not in taken)
         self._facts = OrderedDict((e.id, e) for e in others)
+        self._resolutions = sum(e.kind == "resolution" for e in self._facts.values())
         read: dict[str, list[PendingEvent]] = {}
         for event in events:
             if event.kind == "signal":

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.engine import codec
 from holdfast.engine import history as h
 from holdfast.store.port import PendingEvent
-from holdfast.worker import control, tasks
+from holdfast.worker import children, control, tasks
 from holdfast.worker.chart_words import event_words, fault_words
 from holdfast.worker.tasks import UNLIMITED, TaskCall
 
@@ -31,6 +31,8 @@ def resume(ex: ChartExecution, event: PendingEvent) -> None:
     ex.consume(event)
     ex.record(h.INSTANCE_RESUMED, "", event.payload)
     ex.paused = None
+    if words.get("drop_event"):
+        _wait_for_no_child(ex)
     if ex.snapshot is None or ex.snapshot.incident is None:
         return
     source = ex.snapshot.incident.get("source") or {}
@@ -50,12 +52,22 @@ def retry(ex: ChartExecution, event: PendingEvent) -> None:
         ex.snapshot = msgspec.structs.replace(ex.snapshot, incident=None)
 
 
+def _wait_for_no_child(ex: ChartExecution) -> None:
+    """A person has an instance that is ending not wait any longer for children that were told to end."""
+    if ex.undo is not None and ex.undo.status != "completed":
+        for step in sorted(ex.told):
+            ex.record(h.EVENT_DROPPED, step, b'{"type":"the end of a child that was told to end"}')
+        ex.told.clear()
+
+
 def _drop(ex: ChartExecution, source: dict[str, str]) -> None:
     """What could not be worked off is put aside, on record; nothing else that has come since."""
     assert ex.snapshot is not None
     if "answer" in source and ex.inbox:  # they are worked off in order, so it still stands first
-        dropped = ex.inbox.popleft().event
-        ex.record(h.EVENT_DROPPED, dropped["type"], codec.encode(dropped, limit=UNLIMITED))
+        dropped = ex.inbox.popleft()
+        ex.record(h.EVENT_DROPPED, dropped.event["type"], codec.encode(dropped.event, limit=UNLIMITED))
+        if dropped.kind == "child":
+            children.answered(ex, dropped.id, dropped.visit)
     elif source.get("timer") in ex.snapshot.timers:
         timers = ex.snapshot.timers.copy()
         timer = timers.pop(source["timer"])

@@ -49,5 +49,5 @@ def migrate(ex: ChartExecution, event: PendingEvent) -> None:
         return
     said = {"actor": words.get("actor"), "reason": words.get("reason")}
     ex.record(h.INSTANCE_MIGRATED, ex.claimed.definition_key, codec.encode(moved.summary | said))
+    ex.moving_to = words["version"]  # this turn begins nothing: what it asks for falls due in the next claim
     ex.apply(turn, plans, "migrate", before, now)
-    ex.moving_to = words["version"]

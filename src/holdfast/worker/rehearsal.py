@@ -25,6 +25,7 @@ from holdfast.engine.turns import Change, Outcome, Turn
 from holdfast.store.port import PendingEvent, missing
 from holdfast.worker import world
 from holdfast.worker.execution import Execution
+from holdfast.worker.tasks import asked_anew
 from holdfast.worker.troubles import PARKED_AFTER
 from holdfast.worker.turns import UnderClaim
 from holdfast.worker.worker import ATTEMPTS_LIMIT, salts
@@ -32,6 +33,7 @@ from holdfast.worker.worker import ATTEMPTS_LIMIT, salts
 if TYPE_CHECKING:
     from holdfast.app.registry import Definition, Registry
     from holdfast.app.service import Service
+    from holdfast.worker.tasks import Find
     from holdfast.worker.worker import Worker
 
 Child = Callable[[str, str, int | None], "Definition"]
@@ -79,7 +81,7 @@ class StandIn:
         self.payload_limit = payload_limit
         self.child_definition = child
         self.entropy = random.Random(1)
-        self.salt = salts().__next__
+        self.salt = salts()
         self.committer = self
         self.acknowledged = self.loop = _Quiet()
         self.store = _Original(stored.original)
@@ -172,7 +174,8 @@ def rehearse_here(service: Service, stored: Stored) -> Rehearsed:
         charts = service.charts
         return rehearse(stored, service.registry, payload_limit=service.payload_limit, child=charts.child)
     place = (stored.tenant_id, stored.workflow, stored.version)
-    return rehearse_chart(stored, service.charts.can_run(*place), service.charts.lacking(*place))
+    charts, find = service.charts, service.registry.handler
+    return rehearse_chart(stored, charts.can_run(*place), charts.lacking(*place), find)
 
 
 def rehearse(stored: Stored, registry: Registry, *, payload_limit: int, child: Child) -> Rehearsed:
@@ -203,12 +206,18 @@ def rehearse(stored: Stored, registry: Registry, *, payload_limit: int, child: C
         sys.set_asyncgen_hooks(*hooks)
 
 
-def rehearse_chart(stored: Stored, can_run: bool, lacking: list[str]) -> Rehearsed:
-    """A chart's document is pinned and no code is replayed: what counts is whether a worker would claim it."""
-    if can_run:
-        return told(stored, "goes_on", next="as its chart says, which is not replayed")
-    what = f"the app has no {', no '.join(lacking)}" if lacking else "its chart is not published here"
-    return told(stored, "unknown", f"{what}: no worker with this code would claim it")
+def rehearse_chart(stored: Stored, can_run: bool, lacking: list[str], find: Find) -> Rehearsed:
+    """A chart's document is pinned and no code is replayed: what counts is whether a worker would claim it, and go on
+    with the effects that may have happened. `find`: the app's handler of a task."""
+    if not can_run:
+        what = f"the app has no {', no '.join(lacking)}" if lacking else "its chart is not published here"
+        return told(stored, "unknown", f"{what}: no worker with this code would claim it")
+    resumed = _is_stopped(stored)
+    for task in stored.tasks:
+        if why := asked_anew(find, task):
+            words = f"a person: the outcome of effect {task.key!r} is unknown ({why})"
+            return told(stored, "waits_for_person", why, next=words, after_resume=resumed)
+    return told(stored, "goes_on", next="as its chart says, which is not replayed", after_resume=resumed)
 
 
 def told(

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 import structlog
 
+from holdfast.engine import history as h
 from holdfast.engine import ids
 from holdfast.engine.arguments import call_arguments, copied, read_again
-from holdfast.engine.codec import decode, decoder_for
+from holdfast.engine.codec import check_awaited, decode, decoder_for
 from holdfast.engine.errors import NotApplied, Rejected
 from holdfast.engine.interrupts import is_interrupt
 from holdfast.engine.journal import HAPPENED, UNDO, read
@@ -24,6 +25,7 @@ from holdfast.engine.stacks import message_of, readable
 from holdfast.handlers.calls import bound, call_async, call_in_thread
 from holdfast.worker import transactions
 from holdfast.worker.standing import IN_CALLS
+from holdfast.worker.step_tasks import launch
 
 if TYPE_CHECKING:
     from holdfast.worker.execution import Execution
@@ -60,7 +62,7 @@ def start(worker: Worker, ex: UnderClaim, call: Call) -> None:
     if call.kind == "step" and ex.undo is None:
         signature = spec.signature
         if signature.is_async and signature.info is None and spec.policy.timeout is None and worker.tracing is None:
-            ex.running[call.key] = worker.loop.create_task(_run_step(ex, call, spec), name="holdfast-step")
+            launch(ex, call, _run_step(ex, call, spec))
         else:
             _start_recorded(worker, ex, call)
     elif ex.undoing(call):
@@ -78,7 +80,7 @@ def start(worker: Worker, ex: UnderClaim, call: Call) -> None:
         if (effect_id, call.state.attempt) in IN_CALLS:
             _start_lookup(worker, ex, call, in_call=True)
         elif call.state.escaped:
-            _launch(ex, call, _find_thread(worker, ex, call))
+            launch(ex, call, _find_thread(worker, ex, call))
         else:
             _start_lookup(worker, ex, call)
     elif worker.now() >= call.state.not_after:
@@ -143,7 +145,7 @@ def _start_call(
     """`attempt`: of the effect whose call this is; what it comes back with is evidence however late. 0: no effect."""
     if signature.info is not None:
         if ex.undo is not None and (isinstance(call, Undoing) or ex.undoing(call)):
-            _launch(
+            launch(
                 ex, call, _bring_back(ex, call, attempt, _undo, (worker, ex, call, function, args, signature, attempt))
             )
             return
@@ -156,10 +158,10 @@ def _start_call(
                 ex, call, attempt, call_async, (function, args, timeout, partial(_give_up, ex, call, attempt))
             )
         )
-        _launch(ex, call, work)
+        launch(ex, call, work)
     elif getattr(call.spec, "thread", True):
         in_thread = _in_thread(worker, ex, call, function, args, timeout, attempt)
-        _launch(ex, call, _bring_back(ex, call, attempt, call_in_thread, in_thread))
+        launch(ex, call, _bring_back(ex, call, attempt, call_in_thread, in_thread))
     else:
         try:  # in a context of its own: the one here is the committer's, whose variables every later step would see
             value, error = copy_context().run(_in_place, ex.scope(call), function, args), None
@@ -198,11 +200,17 @@ def _give_up(ex: UnderClaim, call: Call, attempt: int) -> None:
     if ex.abandoned or task is None:
         return
     if attempt:
-        which = (ids.effect_id(ex.tenant_id, ex.id, call.key, ex.epoch), attempt)
-        IN_CALLS.add(which)
-        task.add_done_callback(lambda _: IN_CALLS.discard(which))
-        ex.worker.outlasts(task)
+        outlasts(ex, call, task, attempt)
     ex.worker.guard(ex, ex.arrive, call, None, TimeoutError("it took no cancel when its time was over"))
+
+
+def outlasts(ex: UnderClaim, call: Call, task: asyncio.Task[Any], attempt: int) -> None:
+    """An effect's call goes on though it was cancelled, or may: no lookup is believed, here or elsewhere, before it is
+    over."""
+    which = (ids.effect_id(ex.tenant_id, ex.id, call.key, ex.epoch), attempt)
+    IN_CALLS.add(which)
+    task.add_done_callback(lambda _: IN_CALLS.discard(which))
+    ex.worker.outlasts(task)
 
 
 async def _undo(
@@ -212,7 +220,7 @@ async def _undo(
     results = None
     while results is None:
         try:
-            results = await undone_results(ex)
+            results = await undone_results(ex, call)
         except Exception as error:
             log.warning("results_not_read", **worker.about(ex, call), error=repr(error))
             await asyncio.sleep(AGAIN_SECONDS)
@@ -227,13 +235,21 @@ async def _undo(
     return await call_in_thread(*_in_thread(worker, ex, call, function, (), timeout, attempt))
 
 
-async def undone_results(ex: UnderClaim) -> dict[str, Any]:
-    """By step: what is on record as done, in this epoch."""
+async def undone_results(ex: UnderClaim, call: Call) -> dict[str, Any]:
+    """By step: what is on record as done, in this epoch; up to where a compensation that is an effect began, so that
+    each of its attempts sends the same."""
     rows = await ex.worker.store.fetch(
         "read_history", tenant_id=ex.tenant_id, instance_id=ex.id, after=max(ex.claimed.epoch_seq - 1, 0),
         limit=1_000_000_000,
     )  # fmt: skip
-    past = [(seq, type_, name, bytes(payload), b"", at) for seq, type_, name, _, at, payload, *_ in rows if payload]
+    name_of_undone = call.undoes.key if isinstance(call, Undoing) else None
+    began = (row[0] for row in rows if row[1] == h.COMPENSATION_STARTED and row[2] == name_of_undone)
+    end = next(began, rows[-1][0] + 1)
+    past = [
+        (seq, type_, name, bytes(payload), b"", at)
+        for seq, type_, name, _, at, payload, *_ in rows
+        if payload and seq < end
+    ]
     return {
         name: decode(bytes(call.answer.result))
         for (space, name), call in read(past).calls.items()
@@ -254,7 +270,9 @@ def _unless_late(worker: Worker, which: tuple[bytes, int], not_after: int, funct
 
 def _in_place(scope: Scope, function: Any, args: tuple[Any, ...]) -> Any:
     SCOPE.set(scope)
-    return function(*args)
+    value = function(*args)
+    check_awaited(value)
+    return value
 
 
 async def _run_step(ex: UnderClaim, call: Call, spec: Any) -> None:
@@ -293,18 +311,15 @@ def _came_from_outside(ex: UnderClaim, call: Call, error: BaseException) -> bool
     return True
 
 
-def _launch(ex: UnderClaim, call: Call, work: Any) -> None:
-    ex.running[call.key] = ex.worker.loop.create_task(work, name="holdfast-step")
-
-
 async def _bring_back(ex: UnderClaim, call: Call, attempt: int, function: Any, args: tuple[Any, ...]) -> None:
     error: BaseException | None = None
     value = None
     SCOPE.set(ex.scope(call))  # in the context of this task, which ends with it
     try:
         value = await function(*args)
+        check_awaited(value)
     except BaseException as raised:
-        error = readable(raised)
+        value, error = None, readable(raised)
         if not isinstance(error, Exception) and _came_from_outside(ex, call, error):
             raise
     SCOPE.set(None)  # what follows from the result is not the handler's any more

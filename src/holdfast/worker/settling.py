@@ -117,13 +117,23 @@ def transaction_turn(ex: ChartExecution, call: TaskCall, entries: list[tuple[str
     turn = ex.seal_turn([*entries, (h.TASK_COMPLETED, call.key, payload)])
     answer = [] if ex.unwanted(call) else [tasks.answer_of(call, True, codec.decode(result))]
     inbox = [*ex.inbox, *answer]
-    snapshot = msgspec.structs.replace(ex.snapshot, inbox=inbox, left=sorted(ex.left - {call.key}))
+    snapshot = msgspec.structs.replace(
+        ex.snapshot, inbox=inbox, left=sorted(ex.left - {call.key}), told=sorted(ex.told)
+    )
     last = turn.history[-1]
     turn.change = Change(
         ex.tenant_id, ex.id, ex.fence, "running", None, None, False, ex.woken, last[2], last[9], None,
         None, None, snapshot_text(snapshot), ex.state or None, None,
     )  # fmt: skip
     return turn
+
+
+def begin_no_later(ex: ChartExecution, call: Call) -> None:
+    """No further attempt begins once the task's deadline is over, whoever says that the last one did not happen."""
+    deadline = call.task.deadline if isinstance(call, TaskCall) else None
+    if call.state.phase is Phase.READY and deadline is not None and deadline <= ex.worker.now():
+        call.state.wait_until(deadline)
+        ex.waits += 1
 
 
 def due_at(call: Call) -> int | None:
@@ -170,9 +180,10 @@ def started(ex: ChartExecution, call: Call) -> None:
     """An attempt at a step or transaction begins, the first one too. Of an effect EFFECT_STARTED says the same."""
     assert isinstance(call, TaskCall)
     if call.begun == call.state.attempt:
-        # On record since an earlier claim. A row written anew would prove the instance harmless before its handler
+        # On record already. A row that each claim writes anew would prove the instance harmless before its handler
         # runs: one that takes its worker down each time would never be buried.
         return
+    call.begun = call.state.attempt
     ex.record(h.TASK_STARTED, call.key, b'{"task":"%b","attempt":%d}' % (call.task.word.encode(), call.state.attempt))
 
 
@@ -186,7 +197,7 @@ def stop(ex: ChartExecution, body: dict[str, Any]) -> None:
         if call.task.visit == body["visit"]:
             drop(ex, call, reason)
     if body["workflow"]:
-        children.cancel(ex, f"{id_}@{body['visit']}", reason)
+        children.cancel(ex, id_, body["visit"], reason)
 
 
 def drop_named(ex: ChartExecution, name: str) -> None:
@@ -209,7 +220,7 @@ def drop(ex: ChartExecution, call: TaskCall, reason: str, *, cancelled: bool = F
     ex.open.pop((call.kind, call.key), None)
     if call.state.phase is Phase.WAITING:
         ex.waits -= 1
-    if cancelled or _begun(ex, call):
+    if cancelled or _begun(call):
         ex.record(h.TASK_CANCELLED, call.key, codec.encode({"reason": reason}))
         tasks.change(ex, call, "cancelled")
     else:
@@ -221,13 +232,12 @@ def drop(ex: ChartExecution, call: TaskCall, reason: str, *, cancelled: bool = F
     ex.worker.cancel_handler(ex, call)
 
 
-def _begun(ex: ChartExecution, call: TaskCall) -> bool:
+def _begun(call: TaskCall) -> bool:
     """Whether an attempt at it was made. People hand in their one attempt, and a timer's ends it."""
     if call.kind in ("human", "timer"):
         return False
-    if call.state.phase is Phase.WAITING:
-        return call.state.attempt > 1 or (call.kind == "effect" and bool(call.state.first_started_at))
-    return call.state.phase is Phase.RUNNING or call.task.id not in ex.tasks  # else it is of this very turn
+    # To be ready is not to have begun: a task that falls due may be dropped later in the same turn.
+    return bool(call.begun) or call.state.attempt > 1 or (call.kind == "effect" and bool(call.state.first_started_at))
 
 
 def must_settle(ex: ChartExecution, call: Call) -> bool:

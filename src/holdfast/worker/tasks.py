@@ -6,17 +6,21 @@ An automatic task is run by the worker that holds its instance; effects among th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
+
+import msgspec
 
 from holdfast.engine import codec, ids
 from holdfast.engine import history as h
 from holdfast.engine.ai import Redactor, read_options
 from holdfast.engine.arguments import copied
 from holdfast.engine.charts.snapshots import Waiting
+from holdfast.engine.effects import effect_gone
 from holdfast.engine.errors import HoldfastError, Rejected
-from holdfast.engine.journal import Recorded, words_from
+from holdfast.engine.journal import Recorded, RowWords, words_from
 from holdfast.engine.replay import Call
 from holdfast.engine.retry import Backoff, RetryPolicy, policy_from
 from holdfast.engine.signatures import signature_of
@@ -32,6 +36,8 @@ from holdfast.worker.standing import EffectStanding, Phase, Standing
 if TYPE_CHECKING:
     from holdfast.app.registry import TaskHandler
     from holdfast.worker.charts import ChartExecution
+
+    Find = Callable[[str, str], TaskHandler | None]  # the handler of a task, by its type and its name
 
 UNLIMITED = codec.UNLIMITED  # checked before, part by part
 REVIEW = "@review"  # in a HUMAN task's options: the AI task it decides about
@@ -88,17 +94,23 @@ class Task:
 class TaskCall(Call):
     """A call that runs a task."""
 
-    __slots__ = ("begun", "task")
+    __slots__ = ("begun", "refusal", "returns", "task")
 
-    def __init__(self, kind: str, task: Task, args: bytes, spec: Any) -> None:
+    def __init__(self, kind: str, task: Task, args: bytes, spec: Any, returns: Any = None) -> None:
         self.kind = kind
         self.key = task.key
         self.args = args
         self.given = b""
         self.spec = spec
-        self.type = None
+        self.type = None  # a chart goes on with plain JSON, whatever a handler's annotation says
+        self.returns = returns
         self.task = task
-        self.begun = 0  # the attempt that an earlier claim has begun, and that was lost with it
+        self.begun = 0  # the last attempt whose beginning is on record, by this claim or one that was lost
+        self.refusal = ""  # why it cannot be run at all
+
+    @property
+    def expects(self) -> Any:
+        return self.returns
 
     @property
     def task_id(self) -> str:
@@ -111,7 +123,7 @@ def create(ex: ChartExecution, plan: TaskPlan, place: str, invoke_id: str | None
     key = f"{plan.name}/{place}"
     id_ = ex.task_id(key)
     task = Task(id_, key, type_, plan.name, plan.input, plan.options, plan.raw_options, invoke_id, visit)
-    at_once = type_ in AUTOMATIC and (plan.run_at is None or plan.run_at <= now)
+    at_once = type_ in AUTOMATIC and (plan.run_at is None or plan.run_at <= now) and ex.moving_to is None
     run_at = None if at_once or type_ == "HUMAN" else plan.run_at if plan.run_at is not None else now
     ex.beyond_history()
     ex.tasks[id_] = NewTask(
@@ -157,9 +169,7 @@ def leave_to_person(ex: ChartExecution, row: OpenTask, reason: str) -> bool:
         take_up(ex, row)
         return True
     task = _task_of(row)
-    call = _automatic(ex, task)
-    if call.kind != "effect":
-        call = _orphan(task)
+    call, _ = _as_begun(ex.worker.task_handler, task, opened, row.standing_type)
     _types.setdefault(ex, {})[task.key] = task.type
     call.state = EffectStanding()
     effects.read_standing(call.state, opened)
@@ -191,19 +201,17 @@ def open_task(
         call.state = Standing()
         call.state.wait_until(_earlier(run_at, task.deadline))
     else:
-        call = _automatic(ex, task)
         opened = words_from(standing) if standing else None
-        if opened is not None and call.kind != "effect" and standing_type != h.TASK_RETRIED:
-            call = _orphan(task)
+        call, gone = _as_begun(ex.worker.task_handler, task, opened, standing_type)
         call.state = EffectStanding() if call.kind == "effect" else Standing()
         if call.kind == "effect" and opened is not None:
             ex.open[call.kind, call.key] = call
-            effects.open_effect(ex, call, opened, standing_type or "")
+            effects.open_effect(ex, call, opened, standing_type or "", gone)
             if (call.kind, call.key) not in ex.open:
                 return  # settled on the spot
             if call.state.next == "lookup" and call.spec.lookup is None:
-                gone = {"type": "LookupGone", "message": "its handler has no lookup any more"}
-                effects.ask_person(ex, call, gone["message"], gone)
+                no_lookup = {"type": "LookupGone", "message": "its handler has no lookup any more"}
+                effects.ask_person(ex, call, no_lookup["message"], no_lookup)
         elif opened is not None and standing_type == h.TASK_RETRIED:
             call.state.attempt = opened.attempt + 1
             call.state.wait_until(opened.retry_at)
@@ -223,15 +231,50 @@ def _earlier(one: int | None, other: int | None) -> int | None:
     return one if other is None else other if one is None else min(one, other)
 
 
-def _automatic(ex: ChartExecution, task: Task) -> TaskCall:
-    handler = ex.worker.task_handler(task.type, task.options.get("handler", task.name))
+def asked_anew(find: Find, row: OpenTask) -> str:
+    """Why a worker with these handlers would leave to a person what would go on by itself, as it takes up the task.
+    Empty: it would not; of a model's answer nobody need know."""
+    opened, task = words_from(row.standing) if row.standing else None, _task_of(row)
+    built_in = task.type != "SYSTEM" and find(task.type, _handler_name(task)) is None  # no deploy changes its mode
+    if opened is None or task.type == "AI" or built_in:
+        return ""
+    call, gone = _as_begun(find, task, opened, row.standing_type)
+    if call.kind != "effect":
+        return ""
+    return effects.asked_anew(opened, row.standing_type or "", call.spec.mode, gone)
+
+
+def _as_begun(find: Find, task: Task, opened: RowWords | None, standing_type: str | None) -> tuple[TaskCall, str]:
+    """The call that goes on with the task; and if it was begun as an effect and the code makes none of it, why."""
+    call = _automatic(find, task)
+    if opened is None or call.kind == "effect" or standing_type == h.TASK_RETRIED:
+        return call, ""
+    words = call.refusal or f"its handler {_handler_name(task)!r} is a {call.kind} now"
+    return _orphan(task, opened.mode, words), effect_gone(opened.mode, words)
+
+
+def _handler_name(task: Task) -> str:
+    return str(task.options.get("handler", task.name))
+
+
+def _automatic(find: Find, task: Task) -> TaskCall:
+    handler = find(task.type, _handler_name(task))
     try:
-        spec = _missing(task) if handler is None else _spec(handler, task)
-        if isinstance(spec, EffectSpec):
-            return TaskCall("effect", task, _args(task), spec)
+        if handler is None:
+            return _refusing(task, f"no {task.type} handler {_handler_name(task)!r} is registered in this worker")
+        spec = _spec(handler, task)
     except (HoldfastError, ValueError, TypeError, OverflowError) as error:
-        spec = _refusing(task, str(error))
+        return _refusing(task, str(error))
+    if isinstance(spec, EffectSpec):
+        return TaskCall("effect", task, _args(task), spec, _returns(handler))
     return TaskCall("transaction" if isinstance(spec, TransactionSpec) else "step", task, b"", spec)
+
+
+def _returns(handler: TaskHandler) -> Any:
+    """What the chart is promised. Holdfast's own handlers have no name, and what they return is not for a person to
+    type; where the annotation is None, no result is promised."""
+    returns = handler.signature.returns if handler.name else None
+    return None if returns is type(None) else returns
 
 
 def _args(task: Task) -> bytes:
@@ -239,13 +282,11 @@ def _args(task: Task) -> bytes:
     return codec.encode({"input": kept_input(task), **_for_handler(task)}, limit=UNLIMITED)
 
 
-def _orphan(task: Task) -> TaskCall:
-    """An effect that was begun, and whose handler is not there or no effect any more: only a person can settle it."""
-
-    def refuse() -> None:
-        raise Rejected("its handler is not registered as an effect any more")
-
-    return TaskCall("effect", task, _args(task), effect_spec(refuse, (), mode="manual", max_attempts=1))
+def _orphan(task: Task, mode: str, words: str) -> TaskCall:
+    """An effect that was begun, and whose handler is not there or no effect any more: only a person can settle it. Its
+    mode stays the one that it was begun as."""
+    spec = effect_spec(_refusal(words), (), max_attempts=1, thread=False)
+    return TaskCall("effect", task, _args(task), msgspec.structs.replace(spec, mode=mode or spec.mode))
 
 
 def _for_handler(task: Task) -> dict[str, Any]:
@@ -336,16 +377,19 @@ def _seconds(given: Any, default: float | None) -> float | None:
     return default if given is None else _delta(given).total_seconds()
 
 
-def _missing(task: Task) -> StepSpec:
-    name = task.options.get("handler", task.name)
-    return _refusing(task, f"no {task.type} handler {name!r} is registered in this worker")
+def _refusing(task: Task, words: str) -> TaskCall:
+    refuse = _refusal(words)
+    spec = StepSpec(refuse, (), signature_of(refuse), RetryPolicy(max_attempts=1), thread=False)
+    call = TaskCall("step", task, b"", spec)
+    call.refusal = words
+    return call
 
 
-def _refusing(task: Task, words: str) -> StepSpec:
+def _refusal(words: str) -> Callable[[], None]:
     def refuse() -> None:
         raise Rejected(words)
 
-    return StepSpec(refuse, (), signature_of(refuse), RetryPolicy(max_attempts=1), thread=False)
+    return refuse
 
 
 def info(ex: ChartExecution, call: TaskCall) -> TaskInfo:

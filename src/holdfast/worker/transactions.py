@@ -25,6 +25,7 @@ from holdfast.engine.turns import Outcome, Turn
 from holdfast.handlers.calls import bound
 from holdfast.store.port import HandlerRaised, NotBegun, without_values
 from holdfast.worker.standing import Phase
+from holdfast.worker.step_tasks import launch
 
 if TYPE_CHECKING:
     from holdfast.worker.turns import UnderClaim
@@ -42,9 +43,7 @@ def start(worker: Worker, ex: UnderClaim, call: Call) -> None:
         ex.running[call.key] = None
         return
     ex.committing = True
-    task = asyncio.get_running_loop().create_task(_run(worker, ex, call))
-    task.add_done_callback(lambda _: _leave(ex))
-    ex.running[call.key] = task
+    launch(ex, call, _run(worker, ex, call)).add_done_callback(lambda _: _leave(ex))
 
 
 async def _run(worker: Worker, ex: UnderClaim, call: Call) -> None:

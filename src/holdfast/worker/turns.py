@@ -36,7 +36,7 @@ from holdfast.engine.turns import (
     TaskChange,
     Turn,
 )
-from holdfast.store.port import Claimed, PendingEvent
+from holdfast.store.port import Claimed, PendingEvent, lost_since
 from holdfast.worker.inbox import Inbox
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class UnderClaim:
         self.threads: set[str] = set()  # those of them that cannot be stopped
         self.arrived: deque[tuple[Call, Any, BaseException | None]] = deque()
         self.undo: Undo | None = None
+        self.has_lost_its_end = lost_since(claimed) is not None  # and a person has it go on all the same
         self.copied = 0  # rows of another instance's past that its first turn takes over, right behind its first row
         self.paused: Pause | None = None  # while it is, results are recorded and nothing new begins
         self.parked = False  # without its code, so that nothing was begun under this claim
@@ -91,6 +92,9 @@ class UnderClaim:
         self.claimed_at = self.worker.loop.time()
         self.raised = self.worker.raised_by(claimed.id)  # what handlers raised, by key
         self._change: Change | None = None
+        self.doubted = False  # an effect of unknown outcome was settled, and not by a person's word
+        self.hears_last = False  # its events are read once more before it ends
+        self._reads_last = False  # by the reading that is under way: it was begun when the turn before was on disk
         self._watched: int | None = None  # the moment the worker was last asked to wake it at
 
     # -- what each kind does its own way
@@ -122,6 +126,18 @@ class UnderClaim:
         raise NotImplementedError
 
     def take_result(self, call: Call, value: Any, error: BaseException | None) -> None:
+        raise NotImplementedError
+
+    @property
+    def is_poison(self) -> bool:
+        """Whether its history says that it stands still because it took its workers down."""
+        return False
+
+    def resumed(self) -> None:
+        """A person has it go on."""
+
+    def go_on_with(self) -> None:
+        """Send the turn on its way, under the same claim."""
         raise NotImplementedError
 
     def next_at(self) -> int | None:
@@ -223,6 +239,17 @@ class UnderClaim:
         if self._told:
             self._sent, self._told = self._told, []
         self.worker.committer.submit(turn, self._committed)
+
+    def hear_before_the_end(self) -> bool:
+        """True if a last look at what people said comes first: of an effect that this turn settles somebody may have
+        spoken since the events were read. Once the turn is on disk, the desk refuses what comes too late."""
+        if self.doubted:
+            self.doubted, self.hears_last = False, True
+            if self.entries:
+                self.go_on_with()
+            else:
+                self.worker.fetch_events(self)
+        return self.hears_last
 
     def forget_entries(self, count: int) -> None:
         """Entries that a transaction step took along into its own commit. None are added while one runs."""
@@ -334,7 +361,8 @@ class UnderClaim:
         difference = f"Holdfast failed {times} times in a row to move it ({storable(error)[:500]})"
         if not self.claimed.history:
             self.started({})
-        self.record(h.INSTANCE_PARKED, "", codec.encode({"difference": difference}))
+        words = {"difference": difference} | ({"poison": True} if self.is_poison else {})
+        self.record(h.INSTANCE_PARKED, "", codec.encode(words))
         status = "compensating" if self.claimed.status == "compensating" else "waiting"
         self.submit(status=status, waiting_on=PARKED + difference)
         self.worker.note(self, "parked", "error", on=difference)
@@ -398,6 +426,9 @@ class UnderClaim:
         if outcome is not Outcome.COMMITTED:
             self.worker.lost(self, outcome)
             return
+        if self.hears_last:
+            self.worker.fetch_events(self)
+            return
         if self._change is not None and self._change.release:
             if self.worker.verbose and self._change.completed_at is None:
                 self.worker.note(self, "waiting", on=self._change.waiting_on)
@@ -427,13 +458,18 @@ class UnderClaim:
     def asking(self) -> dict[str, Any]:
         """What to read of its events: what is lacking, else whatever is new."""
         lacking = self.lacking()
+        self._reads_last = self.hears_last and not self.committing
         return self.events.asking(lacking or None)
 
     def new_events(self, woken: int, events: list[PendingEvent], asked: dict[str, Any]) -> None:
-        if woken < self.woken:
+        last = self.hears_last and self._reads_last
+        if woken < self.woken and not last:
             return
         self.events.fill(events, asked, moved=woken > self.woken)
-        self.woken = woken
+        self.woken = max(self.woken, woken)
+        if self.hears_last and not last:
+            return  # begun too early to be the last look, which is still to come
+        self.hears_last = False
         if not self.committing and not self.abandoned:
             self.decide()
 

@@ -51,5 +51,6 @@ def _call(ex: Execution, name: str, recorded: Recorded) -> Call:
         call = Undoing(call, recorded.args, spec, None, recorded)
     call.state = EffectStanding()
     effects.read_standing(call.state, recorded.opened)
+    call.state.unknown = True  # it is open
     call.state.wait_until(None)
     return call

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from holdfast.worker.execution import Execution
 
 
+KILLS = {
+    "type": "Poison",
+    "message": "it was under way when its instance took its workers down: it is not called again",
+}
+
+
 class Undo:
     """How far the undoing has come."""
 
@@ -104,6 +110,22 @@ def _close_body(ex: Execution) -> None:
                 ex.waits -= 1
 
 
+def give_up_what_kills(ex: Execution) -> None:
+    """Of an instance that took its workers down, what was under way then is not called again. A step counts as one that
+    may have happened, so that it is undone; what became of an effect is for a person to find out."""
+    ask_what_kills_did(ex)
+    for call in list(ex.open.values()):
+        if call.kind == "step" and call.recorded is not None and call.recorded.killed:
+            ex.answer(call, h.STEP_FAILED, {"attempt": call.state.attempt, "error": KILLS, "aborted": True})
+
+
+def ask_what_kills_did(ex: Execution) -> None:
+    for call in list(ex.open.values()):
+        killed = call.recorded is not None and call.recorded.killed
+        if killed and call.kind == "effect" and call.state.next != "person":
+            effects.ask_person(ex, call, KILLS["message"], effects.LOST)
+
+
 def tell_child(ex: Execution, key: str) -> None:
     """That it is to end."""
     ex.beyond_history()
@@ -132,9 +154,9 @@ def _must_settle(ex: Execution, call: Call) -> bool:
     """Begun, and its outcome matters: an effect nobody knows the outcome of, or a step that would be owed an undo."""
     if call.kind == "effect":
         return bool(call.state.unknown) or call.state.phase is Phase.RUNNING
-    # An attempt that raised is settled; the next one counts as begun only once its time has come.
+    # An attempt that raised is settled; the next one counts as begun only if its time had come when the undoing began.
     opened = call.recorded.opened if call.recorded is not None else None
-    begun = opened is not None and opened.retry_at <= ex.worker.now()
+    begun = opened is not None and opened.retry_at <= (ex.replay.journal.ending_at or ex.worker.now())
     return call.kind == "step" and call.spec.compensate is not None and begun
 
 
@@ -170,6 +192,8 @@ def step(ex: Execution) -> bool:
         if not _owed(ex, call):
             continue
         return _begin_undo(ex, undo, call)
+    if ex.hear_before_the_end():
+        return True
     undone = list(undo.done.values())
     compensation = None if not undone else "complete" if all(undone) else "partial"
     ex.end(undo.status, undo.error, compensation, raised=undo.raised)

@@ -8,7 +8,7 @@ import os
 import random
 import socket
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from uuid_utils import uuid4
 
-from holdfast.app.dead_letters import DeadLetterView, just_written
+from holdfast.app.dead_letters import just_written
 from holdfast.app.definitions import Charts
 from holdfast.app.quarantine import Quarantine
 from holdfast.app.registry import OURS, Definition, TaskHandler
@@ -28,15 +28,24 @@ from holdfast.engine.interrupts import is_interrupt
 from holdfast.engine.journal import HOLE
 from holdfast.engine.replay import Call
 from holdfast.engine.retry import storable
-from holdfast.engine.scope import Whose, fields_of
+from holdfast.engine.scope import SCOPE, Whose, fields_of
 from holdfast.engine.signatures import signature_of
 from holdfast.engine.stacks import error_payload, message_of, spelled, traceback_text, type_of
 from holdfast.engine.turnloop import hold_generators
-from holdfast.engine.turns import Change, NewInstance, Outcome, Turn
+from holdfast.engine.turns import Change, DeadLetter, NewInstance, Outcome, Turn
 from holdfast.handlers.calls import Threads, call_in_thread
 from holdfast.store.committer import Committer, Watch
-from holdfast.store.port import Claimed, PendingEvent, Place, claimed_at_birth, missing, without_values
-from holdfast.store.tended import Tended
+from holdfast.store.port import (
+    Claimed,
+    PendingEvent,
+    Place,
+    claimed_at_birth,
+    lost_words,
+    missing,
+    since_bytes,
+    without_values,
+)  # fmt: skip
+from holdfast.store.tended import OwnTask, Tended, own_task
 from holdfast.worker import running, world
 from holdfast.worker.acknowledged import Acknowledged, Row
 from holdfast.worker.charts import ChartExecution
@@ -69,12 +78,20 @@ def _migrations(events: Sequence[PendingEvent]) -> list[int]:
     return [codec.decode(event.payload)["version"] for event in events if event.kind == "migrate"]
 
 
-def salts() -> Iterator[bytes]:
-    """Sixteen random bytes at a time, fetched from the system in larger pieces."""
-    while True:
-        piece = os.urandom(4096)
-        for at in range(0, 4096, 16):
-            yield piece[at : at + 16]
+def salts() -> Callable[[], bytes]:
+    """Sixteen random bytes at a time, fetched from the system in larger pieces. Any thread may ask: on SQLite a
+    transaction step's turn is sealed in the writer's, while others are sealed here."""
+    pieces: list[bytes] = []
+
+    def salt() -> bytes:
+        try:
+            return pieces.pop()
+        except IndexError:
+            piece = os.urandom(4096)
+            pieces.extend([piece[at : at + 16] for at in range(16, 4096, 16)])
+            return piece[:16]
+
+    return salt
 
 
 class Worker:
@@ -108,14 +125,15 @@ class Worker:
         self.alone = False
         self.stopping = False
         self.acknowledged = Acknowledged()
-        self.quarantine = Quarantine(store, self._look_back)  # of a restored database: nothing is claimed from it
+        self._gone_rows: list[Row] = []  # whose instances are stopped, while the database is about to be held back
+        self.quarantine = Quarantine(store, self._look_back, self._held_back)  # nothing is claimed from a restored one
         self.wakeup = asyncio.Event()
         self._make_liveness = liveness
         self._on_ended = on_ended
         self._on_committed = on_committed
         self._timers: list[tuple[int, bytes]] = []  # when to look at which of our executions
-        self.salt = salts().__next__
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.salt = salts()
+        self._tasks: set[OwnTask] = set()
         self.kept = Kept(kept, self.loop.time)
         self.evidence = Evidence(store, self.spawn)
         self._reading: dict[UnderClaim, bool] = {}  # whose events are being read, and whether to read them again
@@ -209,7 +227,7 @@ class Worker:
         except Exception as error:  # whoever finds our lock free takes over
             log.warning("worker_not_released", worker=ids.worker_word(self.id), error=without_values(error))
         for task in list(self._tasks):
-            task.cancel()
+            task.end()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if outlived:
             self._outlived = self.loop.create_task(self._outlive(outlived))
@@ -218,7 +236,7 @@ class Worker:
         log.info("worker_stopped", worker=ids.worker_word(self.id))
 
     def outlasts(self, task: asyncio.Task[Any]) -> None:
-        """An effect's call goes on though it was cancelled."""
+        """An effect's call goes on though it was cancelled, or may."""
         self._uncancelled.add(task)
         task.add_done_callback(self._uncancelled.discard)
 
@@ -236,12 +254,12 @@ class Worker:
             if (task := execution.running.get(call.key)) is not None
         }
         for task in calls:
-            task.cancel()
+            task.end()
         if calls:
             _, uncancelled = await asyncio.wait(calls, timeout=RECORD_SECONDS)
             for task in uncancelled:  # an author's code that takes no cancel: what it comes back with is evidence
-                self.outlasts(task)
                 execution, call = calls[task]
+                running.outlasts(execution, call, task, call.state.attempt)
                 self.guard(execution, execution.arrive, call, None, asyncio.CancelledError("it took no cancel"))
             deadline = self.loop.time() + RECORD_SECONDS
             while any(one.committing for one in self.executions.values()) and self.loop.time() < deadline:
@@ -322,15 +340,18 @@ class Worker:
         for key, task in list(execution.running.items()):
             # A thread cannot be stopped: its result is awaited, and kept as evidence.
             if task is not None and key not in execution.threads:
-                task.cancel()
+                task.end()
+                call = execution.open.get(("effect", key))
+                if call is not None and call.state.next == "start":
+                    running.outlasts(execution, call, task, call.state.attempt)  # if it takes no cancel
 
     def _forget(self, execution: UnderClaim) -> None:
         """But not a later claim of the same instance, which may be here before our hand-back was answered."""
         if self.executions.get(execution.id) is execution:
             del self.executions[execution.id]
 
-    def spawn(self, coroutine: Any) -> asyncio.Task[Any]:
-        task = self.loop.create_task(coroutine)
+    def spawn(self, coroutine: Any) -> OwnTask:
+        task = own_task(coroutine, "holdfast-work")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -590,6 +611,9 @@ class Worker:
                 log.error("history_has_a_hole", **about(claimed), found=words)
                 self.spawn(self._stop_at_hole(claimed.tenant_id, claimed.id, claimed.fence, words))
                 return
+            if (lost := self.acknowledged.claim_lacks(claimed)) is not None:
+                self.spawn(self._claimed_less(lost))
+                return
             if claimed.kept:  # its body is gone since the claim was asked for, and its history was not read
                 self.spawn(self._put_off(claimed, 0))
                 return
@@ -649,7 +673,7 @@ class Worker:
 
     async def _stop_at_hole(
         self, tenant_id: str, id_: bytes, fence: int, words: str, *, lost: int | None = None
-    ) -> None:  # fmt: skip
+    ) -> bool:  # fmt: skip
         """Park it without a row that says so. If this fails, whoever claims it next does it. `lost`: the row that was
         there when we were told that it is committed."""
         values = {"tenant_id": tenant_id, "id": id_, "fence": fence, "words": HOLE + words}
@@ -657,33 +681,53 @@ class Worker:
             if lost is None:
                 await self.store.write("stop_at_hole", **values)
             else:
-                await self.store.write("stop_where_lost", **values, seq=lost)
+                plain = f"{HOLE}row {lost} is missing"
+                since = since_bytes(self.now())
+                await self.store.write("stop_where_lost", **values, seq=lost, since=since, hole=plain)
         except Exception as error:
             log.warning("claim_not_released", instance_id=ids.instance_word(id_), error=repr(error))
             self._claims_in_doubt = True
+            return False
+        return True
 
     async def _look_back(self) -> str | None:
         """What is to be said where the database lost rows that we were told are on disk. The instances that they belong
         to wait for a person, also once the database is not held back any more: they would do again what they did."""
         lost = await self.acknowledged.lost(self.store)
-        for row in lost:
-            await self._lost_rows(row)
-        if not lost:
-            return None
-        one = ids.instance_word(lost[0].instance_id)
+        self._gone_rows = [row for row in lost if await self._lost_rows(row)]
+        return self._rows_gone(lost[0], len(lost) - 1) if lost else None
+
+    def _held_back(self) -> None:
+        """Those whose instances could not be stopped yet are looked for again."""
+        self.acknowledged.forget(self._gone_rows)
+
+    def _rows_gone(self, row: Row, more: int) -> str:
         return (
-            f"worker {ids.worker_word(self.id)} was told that row {lost[0].seq} of instance {one} is committed, and it "
-            f"is gone, with rows of {len(lost) - 1} more: a standby was promoted that had not got everything, or an "
-            "earlier state was put in place"
+            f"worker {ids.worker_word(self.id)} was told that row {row.seq} of instance "
+            f"{ids.instance_word(row.instance_id)} is committed, and it is gone, with rows of {more} more: a standby "
+            "was promoted that had not got everything, or an earlier state was put in place"
         )
 
-    async def _lost_rows(self, row: Row) -> None:
+    async def _claimed_less(self, row: Row) -> None:
+        """A claim came with less than we were told is on disk, before we looked back. If this fails, the next look lets
+        the claim go, and the next claim does it."""
+        try:
+            stopped = await self._lost_rows(row)
+            if not await self.quarantine.gone_back():
+                await self.quarantine.enter(self._rows_gone(row, 0))
+            if stopped:
+                self.acknowledged.forget([row])
+        except Exception as error:
+            log.warning("lost_rows_not_stopped", instance_id=ids.instance_word(row.instance_id), error=repr(error))
+        self._claims_in_doubt = True
+
+    async def _lost_rows(self, row: Row) -> bool:
+        """Stop its instance; False: that could not be written."""
         execution = self.executions.get(row.instance_id)
         if execution is not None and not execution.abandoned:
             self._abandon(execution)
         self.kept.drop(row.instance_id)
-        words = f"row {row.seq} was committed under fence {row.fence} and is gone"
-        await self._stop_at_hole(row.tenant_id, row.instance_id, row.fence, words, lost=row.seq)
+        return await self._stop_at_hole(row.tenant_id, row.instance_id, row.fence, lost_words(row.seq), lost=row.seq)
 
     async def _gone(self, execution: UnderClaim) -> None:
         """A turn found that what it stands on is not there. Of a row that was there before this claim, this instance
@@ -782,8 +826,9 @@ class Worker:
         now = self.now()
         while self._timers and self._timers[0][0] <= now:
             execution = self.executions.get(heapq.heappop(self._timers)[1])
-            if execution is not None and not execution.abandoned and not execution.committing:
-                self.guard(execution, execution.decide)
+            if execution is None or execution.abandoned or execution.committing or execution.hears_last:
+                continue  # or the reading that is its last look decides
+            self.guard(execution, execution.decide)
 
     async def _look_at_claims(self) -> None:
         """Cancels and signals for what runs here; and claims whose reply was lost: ours on disk, unknown to us."""
@@ -858,7 +903,7 @@ class Worker:
                 self.guard(execution, execution.arrive, call, None, asyncio.CancelledError("cancelled before it began"))
 
         task.add_done_callback(ended)
-        task.cancel()
+        task.end()
 
     def lost(self, execution: UnderClaim, outcome: Outcome | BaseException) -> None:
         """The turn is not ours to take, or nobody can say what became of it: write nothing, stop its handlers.
@@ -918,19 +963,22 @@ class Worker:
         if self.registry.dead_letter_hooks:
             for letter in [letter for turn in turns for letter in turn.dead_letters]:
                 for hook in self.registry.dead_letter_hooks:
-                    self.spawn(self._tell(hook, just_written(letter)))
+                    self.spawn(self._tell(hook, letter))
         if self._on_committed is not None:
             for turn in turns:
                 if turn.starts or turn.events or (turn.change is not None and turn.change.completed_at is not None):
                     self._on_committed(turn)
 
-    async def _tell(self, hook: Callable[..., Any], letter: DeadLetterView) -> None:
+    async def _tell(self, hook: Callable[..., Any], written: DeadLetter) -> None:
         """An author's function, whatever it does: the letter is on disk, and nothing waits for this."""
+        letter = just_written(written)
+        SCOPE.set((Whose(written.tenant_id, written.instance_id, written.definition_key, None), None, "", 0))
         try:
             if signature_of(hook).is_async:
-                await hook(letter)
+                value = await hook(letter)
             else:
-                await call_in_thread(self.pool, hook, (letter,), None)
+                value = await call_in_thread(self.pool, hook, (letter,), None)
+            codec.check_awaited(value)
         except GeneratorExit:  # the loop is gone
             raise
         except BaseException as error:

@@ -127,6 +127,16 @@ def test_a_timer_task_answers_by_itself() -> None:
     assert turns[1].status == "done"
 
 
+def test_at_one_moment_a_task_answers_before_the_charts_own_timers_fire() -> None:
+    create = {"type": "createTask", "params": {"type": "TIMER", "name": "t", "delay": "PT1H"}}
+    document = small(
+        a={"entry": [create], "on": {"task.done.t": "b"}, "after": {"PT1H": "c"}},
+        b={"type": "final"},
+        c={"type": "final"},
+    )
+    assert [turn.state for turn in play(document, None, {"$advance": "PT2H"})] == ["a", "b"]
+
+
 def test_a_timer_task_fires_at_a_moment_and_as_an_invoke_too() -> None:
     create = {"type": "createTask", "params": {"type": "TIMER", "name": "t", "run_at": "1970-01-02T00:00:00Z"}}
     invoke = {"id": "i", "src": {"task": {"type": "TIMER", "name": "u", "delay": 1000}}, "onDone": "c"}

@@ -166,13 +166,13 @@ class _Simulation:
         self.now = max(self.now, moment) if not self.stopped else self.now
 
     def _next(self) -> tuple[int, str, str] | None:
-        """What falls due next. Of several at one moment timers come first, in the order in which they were started."""
-        found: list[tuple[int, str, str]] = []
+        """What falls due next. Of several at one moment tasks come first, then the chart's timers, in the order in
+        which they were started."""
+        found = [(task.due, "task", "") for task in self.tasks if task.due is not None]
         first = due(self.snapshot)
         if first is not None:
             found.append((first[1].due, "timer", first[0]))
         found += [(at, "child", id_) for id_, at in self.children.items() if self._waits(id_)]
-        found += [(task.due, "task", "") for task in self.tasks if task.due is not None]
         return min(found, key=lambda one: one[0]) if found else None
 
     def _waits(self, id_: str) -> bool:

@@ -55,6 +55,7 @@ class Snapshot(msgspec.Struct, rename={"history_value": "historyValue"}, omit_de
     error: Any = None
     inbox: list[Waiting] = []  # answers that are on record and not yet worked off
     left: list[str] = []  # keys of open tasks that nobody waits for, and that may have happened
+    told: list[str] = []  # child instances that were told to end and have not yet
     incident: dict[str, Any] | None = None  # why it does not go on, until a person resumes it
     paused: dict[str, str] | None = None  # who had it stand still, and why, until a person resumes it
     ending: dict[str, Any] | None = None  # how it will end once what is under way is settled

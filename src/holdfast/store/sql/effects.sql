@@ -48,6 +48,13 @@ select {effect_listed}
 from holdfast.effects where tenant_id = :tenant_id and instance_id = :instance_id and tenant_id <> '#effects_of_instance'
 order by started_at limit :limit
 
+-- name: effects_that_may_have_happened
+-- Of an instance in all its epochs, with what has undone them, and whether it is known that they did.
+select step, state = 'succeeded' or coalesce(resolution, '') = 'happened'
+from holdfast.effects where tenant_id = :tenant_id and instance_id = :instance_id and tenant_id <> '#effects_of_instance'
+  and (state in ('started', 'outcome_unknown', 'succeeded') or resolution in ('happened', 'abort'))
+limit :limit
+
 -- name: page_of_instances_effects
 select {effect_listed}
 from holdfast.effects where tenant_id = :tenant_id and instance_id = :instance_id and tenant_id <> '#effects_of_instance'

@@ -93,6 +93,10 @@ select listed.*, {newest_entry} from (select {instance_listed} from holdfast.ins
 where tenant_id = :tenant_id and parent_id = :parent_id and tenant_id <> '#instances_of_parent' and {instance_page}) listed
 order by listed.created_at desc, listed.id desc
 
+-- name: child_ids
+select id from holdfast.instances
+where tenant_id = :tenant_id and parent_id = :parent_id and tenant_id <> '#instances_of_parent' limit :limit
+
 -- name: find_business_key
 select id, input, status from holdfast.instances
 where tenant_id = :tenant_id and definition_key = :definition_key and business_key = :business_key
@@ -107,6 +111,14 @@ where tenant_id = :tenant_id and id = :id
 select kind, definition_key, definition_version, status, waiting_on, input, fence, attempts, woken, created_at, epoch,
   epoch_seq, seq, hash, locked_by
 from holdfast.instances where tenant_id = :tenant_id and id = :id
+
+-- name: read_stored_tasks
+-- The open tasks of a chart, as a claim would bring them.
+select id, key, type, name, status, run_at, attempts, max_attempts, input, options, invoke_id, visit, standing_type,
+  standing, created_at
+from holdfast.tasks where tenant_id = :tenant_id and instance_id = :instance_id and closed_at is null
+  and tenant_id <> '#tasks_of_instance'
+order by created_at, key
 
 -- name: read_history
 select seq, type, name, fence, at, payload, salt, hash, payload_hash from holdfast.history

@@ -162,3 +162,22 @@ on conflict (tenant_id) do update set
   ai_enabled = coalesce(cast(:ai_enabled as boolean), holdfast.tenants.ai_enabled),
   changed_at = excluded.changed_at, changed_by = excluded.changed_by, version = holdfast.tenants.version + 1
 where cast(:version as integer) is null or holdfast.tenants.version = cast(:version as integer)
+
+-- name: before_a_word
+-- Of a chart: what came first and may take the task away before a word on it is taken. A cancel comes before all else.
+select * from (
+  select kind, name, payload, sent_at from holdfast.events
+  where tenant_id = :tenant_id and instance_id = :instance_id and consumed_seq is null
+    and kind <> 'signal' and tenant_id <> '#events_words' and kind = 'cancel'
+  order by sent_at, id limit 1
+) orders
+union all
+select * from (
+  select kind, name, payload, sent_at from holdfast.events
+  where tenant_id = :tenant_id and instance_id = :instance_id and consumed_seq is null
+    and kind = 'signal' and tenant_id <> '#events_signals'
+  order by sent_at, id limit :limit
+) signals
+
+-- name: invocation_of_task
+select invoke_id, visit from holdfast.tasks where tenant_id = :tenant_id and id = :id

@@ -29,13 +29,14 @@ where tenant_id in ('*', :tenant_id) and fenced_at is null and host <> '#workers
 select quarantined_at from holdfast.installation where tenant_id in ('*', :tenant_id) and quarantined_at is not null
 
 -- name: open_tasks_in_short
-select type, name, title, run_at, attempts, max_attempts, error, assignee, groups, created_at from holdfast.tasks
+select key, type, name, title, run_at, attempts, max_attempts, error, assignee, groups, created_at,
+  status, standing_type from holdfast.tasks
 where tenant_id = :tenant_id and instance_id = :instance_id and tenant_id <> '#tasks_of_instance'
   and status in ('pending', 'running')
 order by created_at, key limit :limit
 
--- name: effects_on_the_desk
--- A reason is given only where a person is asked.
-select step from holdfast.effects
+-- name: effects_in_doubt
+-- Each with whether a person is asked: only then is a reason given.
+select step, reason is not null from holdfast.effects
 where tenant_id = :tenant_id and instance_id = :instance_id and tenant_id <> '#effects_of_instance'
-  and state = 'outcome_unknown' and reason is not null
+  and state = 'outcome_unknown'

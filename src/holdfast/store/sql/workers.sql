@@ -64,9 +64,14 @@ update holdfast.instances set locked_by = null, locked_at = null, run_at = null,
 where tenant_id = :tenant_id and id = :id and fence <= :fence and completed_at is null
 
 -- name: stop_where_lost
--- Of an instance that lost a row by going back, whoever has claimed it since: that claim knows less than we do.
+-- Of an instance that lost a row by going back, whoever has claimed it since: that claim knows less than we do. Its row
+-- says from now on how far the history had come, so that every claim finds the end missing, and in place of a hash since
+-- when: what was said before is no word about it. A row that has not gone back knows the hash, and so of a hole.
 update holdfast.instances as i set locked_by = null, locked_at = null, run_at = null, status = 'waiting',
-  waiting_on = :words, attempts = 0, fence = case when i.fence < :fence then :fence else i.fence end
+  waiting_on = case when i.seq < :seq or length(i.hash) = 8 then :words else :hole end,
+  attempts = 0, fence = case when i.fence < :fence then :fence else i.fence end,
+  hash = case when i.seq < :seq or length(i.hash) = 8 then :since else i.hash end,
+  seq = case when i.seq < :seq then :seq else i.seq end
 where i.tenant_id = :tenant_id and i.id = :id and i.completed_at is null
   and not exists (select 1 from holdfast.history h where h.tenant_id = :tenant_id and h.instance_id = :id and h.seq = :seq)
 
