@@ -555,7 +555,13 @@ class Process:
 
     def send(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
-        return self.process.wait(timeout=200)
+        return self.ended()
+
+    def ended(self) -> int:
+        try:
+            return self.process.wait(timeout=200)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it goes on and on: {self.log.read_text()}") from None
 
 
 @pytest.fixture
@@ -693,7 +699,7 @@ def test_a_task_that_ends_the_process_ends_it(shop_on_both: Shop, processes: Cal
     at = {"HOLDFAST_APP": shop.app, "HOLDFAST_DATABASE_URL": shop.url}
     worker = processes("worker", "--grace", "0.2", **at)
     id_ = shop.start("exits")
-    assert worker.process.wait(timeout=200) == 3, worker.log.read_text()
+    assert worker.ended() == 3, worker.log.read_text()
     assert [one["holds"] for one in shop.json("workers", "list")] in ([], [0])
     assert shop.json("instances", "show", id_)["status"] != "completed"
 

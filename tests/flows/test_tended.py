@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from holdfast import Context, Holdfast, InstanceFailed
 from holdfast.cli.health import why_not_ready
-from holdfast.store import tended
+from holdfast.store import postgres, tended
 from holdfast.store.committer import Committer
 from holdfast.worker.liveness import SessionLiveness
 from holdfast.worker.worker import Worker
@@ -119,6 +119,30 @@ async def test_a_program_that_cancels_every_task_in_the_middle_of_a_commit_may_s
             task.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         go.set()
+
+
+async def test_a_program_that_cancels_every_task_while_a_connection_is_given_back_may_still_close(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "CLOSE_SECONDS", 0.05)
+    hf = served(postgres_url)
+    loop = asyncio.get_running_loop()
+    cut_off: list[asyncio.Task[Any]] = []
+
+    def in_the_nick_of_time(loop: asyncio.AbstractEventLoop, work: Any, **named: Any) -> asyncio.Task[Any]:
+        task = asyncio.Task(work, loop=loop, **named)
+        if work.__qualname__ == "PoolConnectionHolder.release":
+            task.cancel()  # before it has begun: the pool believes that the connection is still in use
+            cut_off.append(task)
+        return task
+
+    async with asyncio.timeout(60):
+        async with hf:
+            loop.set_task_factory(in_the_nick_of_time)
+            with pytest.raises(asyncio.CancelledError):
+                await hf.instances()
+            loop.set_task_factory(None)
+    assert cut_off
 
 
 @pytest.mark.parametrize("with_worker", [False, True], ids=["to read", "with a worker"])

@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -77,6 +77,7 @@ _id = itemgetter(1)  # of an instance, in a row of its history or of its changes
 NOTHING_KEPT: Mapping[bytes, Head] = {}
 TRANSACTIONS_MAX = 10  # transaction steps of one process at once: each has a connection of its own
 CONNECT_SECONDS = 10.0
+CLOSE_SECONDS = 5.0  # for what connections have under way
 CLOCK_SECONDS = 5.0  # how long the database's clock is believed to go as ours does
 BY_LEASE = "lease"  # the liveness of a worker that holds no session lock
 FRESH = 2_000_000  # two beats: a worker whose heartbeat is younger is alive, whatever its lock says
@@ -258,9 +259,14 @@ class PostgresStore:
         while not self._writers.empty():
             commits = self._writers.get_nowait()
             if commits is not None:
-                await commits.connection.close()
+                with suppress(TimeoutError):  # cut off it is closed all the same
+                    await commits.connection.close(timeout=CLOSE_SECONDS)
         if self._pool is not None:
-            await self._pool.close()
+            # A program that cancels all of its tasks may cancel what gives a connection back before it has begun: the
+            # pool would wait for that connection for ever. Cut off, it closes those that it has.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await self._pool.close()
 
     async def _made(self, connection: Any) -> None:
         self.sessions += 1
