@@ -163,20 +163,36 @@ on conflict (tenant_id) do update set
   changed_at = excluded.changed_at, changed_by = excluded.changed_by, version = holdfast.tenants.version + 1
 where cast(:version as integer) is null or holdfast.tenants.version = cast(:version as integer)
 
--- name: before_a_word
--- Of a chart: what came first and may take the task away before a word on it is taken. A cancel comes before all else.
-select * from (
-  select kind, name, payload, sent_at from holdfast.events
+-- part: first_order
+select kind, name, payload, sent_at from holdfast.events
   where tenant_id = :tenant_id and instance_id = :instance_id and consumed_seq is null
     and kind <> 'signal' and tenant_id <> '#events_words' and kind = 'cancel'
   order by sent_at, id limit 1
+
+-- part: next_name
+select e.name from holdfast.events e
+    where e.tenant_id = :tenant_id and e.instance_id = :instance_id and e.consumed_seq is null and e.kind = 'signal'
+      and e.tenant_id <> '#events_signals' and e.name > n.name
+    order by e.name limit 1
+
+-- name: before_a_word
+-- Of a chart: what came first and may take the task away before a word on it is taken. A cancel comes before all else.
+-- Of signals the first of each name, from one name to the next by one descent of the index: the line may be long. (SQLite
+-- leaves a name at the first event that comes after those that it has.)
+with recursive names (name, place) as (
+  select '', 0
+  union all
+  select ({next_name}), n.place + 1 from names n where n.name is not null and n.place < :limit
+)
+select * from (
+  {first_order}
 ) orders
 union all
 select * from (
-  select kind, name, payload, sent_at from holdfast.events
-  where tenant_id = :tenant_id and instance_id = :instance_id and consumed_seq is null
-    and kind = 'signal' and tenant_id <> '#events_signals'
-  order by sent_at, id limit :limit
+  select e.kind, e.name, e.payload, e.sent_at from names n cross join holdfast.events e
+  where e.tenant_id = :tenant_id and e.instance_id = :instance_id and e.consumed_seq is null and e.kind = 'signal'
+    and e.tenant_id <> '#events_signals' and e.name = n.name and n.place > 0
+  order by e.sent_at, e.id limit :limit
 ) signals
 
 -- name: invocation_of_task
