@@ -1,6 +1,7 @@
 """When a failed attempt is followed by another, how long after, and which policies are refused."""
 
 import math
+import signal
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +23,7 @@ from holdfast.engine.retry import (
     policy_from,
     storable,
 )
+from tests.engine.test_interrupts import handled_by
 
 seconds = st.floats(0, 1e6).map(lambda n: timedelta(seconds=n))
 backoffs = st.builds(Backoff, first=seconds, factor=st.floats(1, 1000), cap=seconds, jitter=st.floats(0, 1))
@@ -245,3 +247,12 @@ def test_a_span_is_whole_microseconds_and_for_ever_still_fits_a_bigint() -> None
 def test_storable_text_is_text_both_databases_take(text: str) -> None:
     assert "\x00" not in storable(text)
     storable(text).encode()
+
+
+def test_ctrl_c_in_a_back_off_function_is_not_its_failure() -> None:
+    def pressed(failed: int) -> float:
+        signal.raise_signal(signal.SIGINT)
+        return 1.0
+
+    with handled_by(signal.SIGINT, signal.default_int_handler), pytest.raises(KeyboardInterrupt):
+        after_failure(1, RetryPolicy(backoff=pressed), ValueError("no"), NOW, 0.5)

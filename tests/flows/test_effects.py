@@ -113,6 +113,85 @@ async def test_a_connection_refused_after_the_payment_does_not_make_it_again(
     assert [view.state for view in await harness.effects.list()] == ["outcome_unknown"]
 
 
+class AskedToWait(TimeoutError):
+    retry_after = 600
+
+
+class AskedToWaitUnsent(NotApplied):
+    retry_after = 600
+
+
+@pytest.mark.parametrize("mode", ["keyed", "lookup"])
+@pytest.mark.parametrize("asked", [AskedToWait, AskedToWaitUnsent])
+async def test_a_provider_that_asks_to_wait_is_left_alone_where_nobody_knows_what_happened(
+    harness: Harness, provider: FakeProvider, mode: str, asked: type[Exception]
+) -> None:
+    """The first answer is lost; what comes next says when to come again: a repeat, or the lookup."""
+    at: list[float] = []
+
+    def told(times: int) -> None:
+        at.append(harness.clock.now.timestamp())
+        if len(at) == times:
+            raise asked("come back in ten minutes")
+
+    def pay(info: StepInfo) -> Any:
+        if mode == "keyed":
+            told(2)
+        provider.call(info.idempotency_key, 4200)
+        return "paid"
+
+    def find(key: str) -> Any:
+        told(1)
+        return provider.find(key)
+
+    @harness.workflow("pay")
+    async def workflow(ctx: Context) -> Any:
+        return await ctx.effect("pay", pay, mode=mode, lookup=find if mode == "lookup" else None)
+
+    provider.plan("timeout_after")
+    handle = await harness.start("pay")
+    await harness.finish(handle)
+    asked_at, after = at[-2:]
+    assert 600 <= (after - asked_at) < 700
+    assert len(provider.calls) == (2 if mode == "keyed" else 1)
+
+
+async def test_a_first_answer_that_asks_to_wait_holds_the_lookup_back(harness: Harness, provider: FakeProvider) -> None:
+    at: list[float] = []
+
+    def pay(info: StepInfo) -> Any:
+        at.append(harness.clock.now.timestamp())
+        raise AskedToWait("come back in ten minutes")
+
+    def find(key: str) -> Any:
+        at.append(harness.clock.now.timestamp())
+        return Found("paid")
+
+    @harness.workflow("pay")
+    async def workflow(ctx: Context) -> Any:
+        return await ctx.effect("pay", pay, mode="lookup", lookup=find)
+
+    assert await harness.finish(await harness.start("pay")) == "paid"
+    assert 600 <= at[1] - at[0] < 700
+
+
+async def test_a_provider_that_asks_for_more_than_its_window_is_not_asked_again(
+    harness: Harness, provider: FakeProvider
+) -> None:
+    def pay(info: StepInfo) -> None:
+        provider.call(info.idempotency_key)
+        raise AskedToWait("come back in ten minutes")
+
+    @harness.workflow("pay")
+    async def workflow(ctx: Context) -> Any:
+        await ctx.effect("pay", pay, mode="keyed", window=timedelta(minutes=5))
+
+    handle = await harness.start("pay")
+    await harness.advance(days=1)
+    assert len(provider.calls) == 1
+    assert "the window in which the provider knows our key is over" in ((await handle.status()).waiting_on or "")
+
+
 @pytest.mark.parametrize("did", ["timeout_before", "timeout_after"])
 async def test_a_manual_effect_of_unknown_outcome_is_never_repeated_by_itself(
     harness: Harness, provider: FakeProvider, did: str
@@ -220,10 +299,10 @@ async def test_a_found_deed_without_a_result_counts_as_done(harness: Harness) ->
     assert calls == [1]
 
 
-@pytest.mark.parametrize("settle_after", [None, 60], ids=["by default", "for a slow provider"])
+@pytest.mark.parametrize("settle_after", [None, 60, "branch"], ids=["by default", "slow provider", "slow, in a branch"])
 @pytest.mark.parametrize("trouble", [TimeoutError, ConnectionResetError])
 async def test_a_payment_that_is_booked_after_our_time_out_is_not_made_again(
-    harness: Harness, provider: FakeProvider, trouble: type[Exception], settle_after: int | None
+    harness: Harness, provider: FakeProvider, trouble: type[Exception], settle_after: Any
 ) -> None:
     """The lookup finds nothing at first: that is not known yet, and no proof that it did not happen."""
     asked: list[int] = []
@@ -239,11 +318,15 @@ async def test_a_payment_that_is_booked_after_our_time_out_is_not_made_again(
         asked.append(harness.clock.micros)
         return provider.find(key)
 
-    options = {} if settle_after is None else {"settle_after": timedelta(seconds=settle_after)}
+    options: Any = {} if settle_after is None else {"settle_after": timedelta(seconds=60)}
+    options |= {"mode": "lookup", "lookup": find, "timeout": 1}
 
     @harness.workflow("pay")
     async def workflow(ctx: Context) -> Any:
-        return await ctx.effect("pay", pay, mode="lookup", lookup=find, timeout=1, **options)
+        if settle_after == "branch":
+            [paid] = await ctx.parallel("money", {"pay": effect(pay, **options)})
+            return paid
+        return await ctx.effect("pay", pay, **options)
 
     handle = await harness.start("pay")
     await harness.advance(seconds=3)

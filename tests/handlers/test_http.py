@@ -317,7 +317,8 @@ async def test_a_server_that_asks_to_wait_is_heard() -> None:
     assert isinstance(error, TryLater) and error.retry_after == 17.0
     error = await failure(answering(429))
     assert isinstance(error, TryLater) and error.retry_after is None
-    assert known_from(await failure(answering(503, retry_after="17"))) == "unknown"
+    error = await failure(answering(503, retry_after="17"))
+    assert known_from(error) == "unknown" and error.retry_after == 17.0  # type: ignore[attr-defined]
 
 
 async def test_a_refusal_carries_a_short_excerpt() -> None:

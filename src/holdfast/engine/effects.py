@@ -76,14 +76,16 @@ def settles_at(over_at: int, opens: int, settle_after: int | None) -> int:
 
 def after_unknown(
     mode: str, attempt: int, policy: RetryPolicy, first_started_at: int, window: int, now: int, quiet_at: int,
-    chance: float,
+    chance: float, asked: int = 0,
 ) -> Repeat | LookUp | AskPerson:  # fmt: skip
-    """`quiet_at`: from then on the attempt cannot be under way any more (now, if its handler has returned)."""
+    """`quiet_at`: from then on the attempt cannot be under way any more (now, if its handler has returned). `asked`:
+    microseconds for which the provider asked to be left alone; a lookup is a call to it like any other."""
     if mode == "lookup":
-        return LookUp(max(now, quiet_at))
+        return LookUp(max(now + asked, quiet_at))
     if mode == "keyed":
         match after_failure(attempt, policy, None, now, chance):
             case RetryAt(at, mistake):
+                at = max(at, now + asked)
                 if at < first_started_at + window:
                     return Repeat(at, mistake)
                 return AskPerson("the window in which the provider knows our key is over")

@@ -116,7 +116,7 @@ def after_failure(
     if attempt >= policy.max_attempts:
         return GiveUp(f"failed {attempt} time{'s' if attempt > 1 else ''}")
     delay, mistake = pause(policy, attempt, chance)
-    return RetryAt(now + max(delay, _asked_wait(error)), mistake)
+    return RetryAt(now + max(delay, asked_wait(error)), mistake)
 
 
 def pause(policy: RetryPolicy, attempt: int, chance: float) -> tuple[int, str]:
@@ -133,10 +133,12 @@ def pause(policy: RetryPolicy, attempt: int, chance: float) -> tuple[int, str]:
             return microseconds(given), ""
         return default, f"backoff gave {given!r} after attempt {attempt}: expected seconds or a timedelta, from 0 on"
     except BaseException as error:  # an author's code, which may raise anything, also as it is described
+        if is_interrupt(error):
+            raise
         return default, f"backoff raised {type(error).__name__} after attempt {attempt}"
 
 
-def _asked_wait(error: BaseException | None) -> int:
+def asked_wait(error: BaseException | None) -> int:
     """An error may carry `retry_after`, the seconds that a server asks us to wait; anything else in it says nothing."""
     try:
         seconds: object = getattr(error, "retry_after", None)

@@ -48,7 +48,12 @@ REDIRECTS_MAX = 3
 
 
 class OutcomeUnknown(Exception):
-    """Bytes of the request left, and no whole answer came back: nobody knows whether it was done."""
+    """Bytes of the request left, and what came back, if anything, does not say whether it was done. `retry_after` is
+    how many seconds the server asks to wait, if it says."""
+
+    def __init__(self, text: str, retry_after: float | None = None) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

@@ -123,9 +123,10 @@ class HttpHandler:
             body = _body(answer, hidden)
             return body if options.output == "body" else _full(answer, body, hidden)
         text = f"{what}{_excerpt(answer, hidden)}"
-        if outcome == "not_applied":
-            raise TryLater(text, retry_after_seconds(answer.header("retry-after"), self._egress.now()))
-        raise Rejected(text) if outcome == "rejected" else OutcomeUnknown(text)
+        if outcome == "rejected":
+            raise Rejected(text)
+        asked = retry_after_seconds(answer.header("retry-after"), self._egress.now())
+        raise TryLater(text, asked) if outcome == "not_applied" else OutcomeUnknown(text, asked)
 
 
 def options_of(options: dict[str, Any]) -> Options:

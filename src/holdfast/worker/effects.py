@@ -26,7 +26,7 @@ from holdfast.engine.effects import (
 )
 from holdfast.engine.journal import RowWords
 from holdfast.engine.replay import Call, Undoing
-from holdfast.engine.retry import SECOND, GiveUp, RetryAt, pause
+from holdfast.engine.retry import SECOND, GiveUp, RetryAt, asked_wait, pause
 from holdfast.engine.stacks import error_payload, message_of
 from holdfast.engine.turns import EffectRow
 from holdfast.store.port import PendingEvent
@@ -132,14 +132,15 @@ def arrived(ex: UnderClaim, call: Call, value: Any, error: BaseException | None)
             _failed(ex, call, error_payload(error))
         case "not_applied" if standing.unknown:
             # It says that this attempt never left; an earlier one may have been done all the same.
-            unknown(ex, call, error_payload(error), quiet_at=ex.worker.now())
+            unknown(ex, call, error_payload(error), quiet_at=ex.worker.now(), asked=asked_wait(error))
         case "not_applied":
             _not_applied(ex, call, error)
         case "unknown":
             # A sync handler that timed out or was cut off cannot be stopped: until `opens_at` it may still act.
             cut_off = isinstance(error, (TimeoutError, asyncio.CancelledError))
             late = cut_off and not call.spec.signature.is_async
-            unknown(ex, call, error_payload(error), quiet_at=standing.opens_at if late else ex.worker.now())
+            quiet_at = standing.opens_at if late else ex.worker.now()
+            unknown(ex, call, error_payload(error), quiet_at=quiet_at, asked=asked_wait(error))
 
 
 def _succeeded(ex: UnderClaim, call: Call, value: Any, via: str) -> None:
@@ -190,14 +191,14 @@ def _wait_to_start(ex: UnderClaim, call: Call, at: int, error: dict[str, Any]) -
     _wait(ex, call, at)
 
 
-def unknown(ex: UnderClaim, call: Call, error: dict[str, Any], *, quiet_at: int) -> None:
+def unknown(ex: UnderClaim, call: Call, error: dict[str, Any], *, quiet_at: int, asked: int = 0) -> None:
     standing: EffectStanding = call.state
     standing.unknown = True
     spec = call.spec
     standing.settles_at = settles_at(quiet_at, standing.opens_at, spec.settle_after)
     verdict = after_unknown(
         spec.mode, standing.attempt, spec.policy, standing.first_started_at, spec.window, ex.worker.now(), quiet_at,
-        ex.worker.entropy.random(),
+        ex.worker.entropy.random(), asked,
     )  # fmt: skip
     match verdict:
         case Repeat(at, mistake):
@@ -239,7 +240,7 @@ def _looked_up(ex: UnderClaim, call: Call, value: Any, error: BaseException | No
             return
         delay, mistake = pause(call.spec.policy, standing.lookups, ex.worker.entropy.random())
         ex.warn_of_backoff(call, mistake)
-        _wait_to_look_up(ex, call, ex.worker.now() + delay, error_payload(error))
+        _wait_to_look_up(ex, call, ex.worker.now() + max(delay, asked_wait(error)), error_payload(error))
     elif value is not None:
         _succeeded(ex, call, value.result if isinstance(value, Found) else value, "lookup")
     elif standing.asked_at < standing.settles_at:
