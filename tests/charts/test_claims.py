@@ -13,7 +13,7 @@ from holdfast import Context, Holdfast, TaskInfo, TaskNotOpen, effect
 from holdfast.engine.turns import Outcome, Turn
 from holdfast.testing import FakeProvider, Harness
 from tests.charts.support import human
-from tests.flows.support import next_worker, query, until
+from tests.flows.support import Gate, next_worker, query, until
 from tests.support.auditor import assert_sound
 
 CHAIN: dict[str, Any] = {
@@ -683,6 +683,76 @@ async def test_a_chart_that_is_buried_while_it_ends_waits_for_no_child_that_has_
             view = await other.instance(handle.id).status()
             assert (view.status, view.error["type"], called) == ("failed", "Poison", ["pay"])
     assert_sound(url)
+
+
+async def test_a_chart_that_ends_with_a_childs_answer_in_hand_waits_for_that_child_no_more(url: str) -> None:
+    """It could not go on with the answer, so that it stood still with it; then it was cancelled, then buried."""
+    hf = Holdfast("sqlite:///unused.db")
+    called: list[str] = []
+
+    async def pay(given: Any) -> None:
+        called.append("pay")
+        await asyncio.Event().wait()
+
+    hf.task_handler("SYSTEM", "pay", kind="effect", mode="keyed")(pay)
+
+    @hf.workflow("inner")
+    async def inner(ctx: Context, given: Any) -> None: ...
+
+    def region(src: Any, done: Any) -> Any:
+        return {"initial": "a", "states": {"a": {"invoke": {"src": src, "onDone": done}}, "z": {"type": "final"}}}
+
+    broken = {"guard": {"@expr": "context.nothing > 1"}, "target": "z"}
+    async with Harness(hf, url=url) as test:
+        states = {"child": region({"workflow": "inner"}, broken), "payment": region("pay", "z")}
+        await test.publish({"id": "outer", "type": "parallel", "context": {}, "states": states})
+        handle = await test.start("outer")
+        await until(lambda: called, test)
+        await until(lambda: query(url, "select 1 from holdfast.history where type = 'ERROR'"), test)
+        await handle.cancel("enough", actor="ann")
+        await until(lambda: query(url, "select 1 from holdfast.history where type = 'INSTANCE_CANCELLING'"), test)
+        async with next_worker(test, app=hf) as other:
+            query(url, "update holdfast.instances set attempts = 9, run_at = 0 where kind = 'chart'")
+            assert other.test_worker is not None
+            other.test_worker.look_for_suspects()
+            await other.run_until_idle()
+            [unknown] = await other.effects.list(state="outcome_unknown")
+            await other.advance(hours=1)
+            await other.effects.resolve(unknown.id, "happened", result={}, reason="seen", actor="ann")
+            await other.run_until_idle()
+            view = await other.instance(handle.id).status()
+            assert (view.status, view.error["type"], called) == ("failed", "Poison", ["pay"])
+    assert_sound(url)
+
+
+async def test_what_a_chart_tells_itself_is_worked_off_whatever_is_read_meanwhile(harness: Harness) -> None:
+    """Its line is read three times beside its turns: while a signal stands in it, and when none does any more."""
+    gate = Gate(harness)
+    tell = {"type": "send", "to": {"@expr": "event.me"}, "event": {"type": "next"}}
+    await harness.publish({"id": "teller", "initial": "on", "states": {
+        "on": {"on": {"begin": {"actions": [tell]}, "next": "off"}}, "off": {"type": "final"},
+    }})  # fmt: skip
+    gate.opened.clear()
+    handle = await harness.start("teller")
+    await until(lambda: gate.held == 1, harness)
+    worker = harness.test_worker
+    assert worker is not None
+    [execution] = worker.executions.values()
+
+    async def read() -> None:
+        worker.event_for(execution.id)
+        await until(lambda: not worker._reading, harness)
+
+    await handle.send("begin", {"me": handle.id})
+    await read()
+    await read()
+    gate.opened.set()
+    gate.opened.clear()  # whoever waits goes on, and the next is held
+    await until(lambda: gate.held == 2, harness)
+    await read()
+    gate.opened.set()
+    await until(lambda: not worker.executions, harness)
+    assert (await handle.status()).status == "completed"
 
 
 async def test_no_attempt_begins_after_the_deadline_whoever_says_it_did_not_happen(harness: Harness) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast import BadInput, Context, EffectNotOpen, EventInLine, Holdfast, NotApplied, Outside, TaskInfo, TaskNotOpen
 from holdfast.testing import Harness, ScriptedLlm
+from holdfast.worker.charts import EVENTS_OF_TURN
 from tests.charts.support import human
 from tests.flows.support import next_worker, until
 from tests.flows.test_odd_failures import ODD
@@ -55,6 +56,23 @@ async def test_more_answers_than_fit_into_one_turn_are_all_worked_off(url: str, 
         handle = await hf.start("many")
         assert await handle.result(60) == count
     assert_sound(url)
+
+
+@pytest.mark.parametrize("times", [EVENTS_OF_TURN - 3, EVENTS_OF_TURN - 2, EVENTS_OF_TURN - 1])
+async def test_a_chart_that_comes_to_its_end_as_its_turn_is_full_ends(url: str, times: int) -> None:
+    tell = {"type": "send", "to": {"@expr": "context.me"}, "event": {"type": "next"}}
+    again = {"guard": {"@expr": f"context.n < {times}"}, "actions": [add()["actions"], tell]}
+    begin = [{"type": "assign", "assign": {"me": {"@expr": "event.me"}}}, tell]
+    chart = {
+        "id": "teller", "context": {"n": 0, "me": ""}, "initial": "on", "output": {"@expr": "context.n"},
+        "states": {"on": {"on": {"begin": {"actions": begin}, "next": [again, {"target": "off"}]}}, "off": FINAL},
+    }  # fmt: skip
+    hf = Holdfast(url)
+    async with hf, hf.worker():
+        await hf.publish(chart)
+        handle = await hf.start("teller")
+        await handle.send("begin", {"me": handle.id})
+        assert await handle.result(60) == times
 
 
 async def test_a_chart_that_tells_itself_a_hundred_times_goes_on(url: str) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import timedelta
 from typing import Any
 
+import anyio
 import pytest
 from structlog.testing import capture_logs
 
@@ -308,6 +310,7 @@ async def test_a_task_that_fails_is_tried_again_then_its_error_is_the_charts(url
 async def test_authors_are_told_of_a_dead_letter_after_its_commit_whatever_their_functions_raise(url: str) -> None:
     hf = Holdfast(url)
     told: list[DeadLetterView] = []
+    paged: list[str] = []
 
     @hf.task_handler("SYSTEM", "broken")
     def broken(given: Any) -> None:
@@ -328,6 +331,23 @@ async def test_authors_are_told_of_a_dead_letter_after_its_commit_whatever_their
                 task.cancel()
 
     @hf.on_dead_letter
+    async def page_somebody(letter: DeadLetterView) -> None:
+        """Time-outs and task groups cancel the task that they run in: that is no cancel of anybody else's."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await asyncio.Event().wait()
+        with contextlib.suppress(TimeoutError), anyio.fail_after(0.01):
+            await asyncio.Event().wait()
+        with pytest.raises(ExceptionGroup):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(interrupted())
+                await asyncio.Event().wait()
+        paged.append(letter.instance_id)
+
+    async def interrupted() -> None:
+        raise OSError("down")
+
+    @hf.on_dead_letter
     def ask_in_vain(letter: DeadLetterView) -> Any:
         return interrupt(letter)
 
@@ -343,6 +363,7 @@ async def test_authors_are_told_of_a_dead_letter_after_its_commit_whatever_their
         with capture_logs() as lines:
             handle = await test.start("lost")
             await test.run_until_idle()
+        assert paged == [handle.id]
         assert [(letter.source, letter.instance_id, letter.workflow) for letter in told] == [
             ("task", handle.id, "lost")
         ]

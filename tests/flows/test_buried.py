@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from holdfast import Context, Handle, Holdfast
+from holdfast import Context, Handle, Holdfast, NotApplied
+from holdfast import effect as compensation
 from holdfast.engine.effects import GRACE, LEASE
 from holdfast.testing import Harness
 from tests.flows.support import Gate, entries, lose_worker, next_worker, query, until
@@ -285,6 +287,62 @@ async def test_trouble_of_our_own_does_not_make_poison_harmless(
         await look(other)
         ends = "cancelled" if word == "cancel" else "waiting"
         assert ((await handle.status()).status, world.seen.count("bitten")) == (ends, bites)
+
+
+@pytest.mark.parametrize("before", ["hung", "not applied"])
+async def test_what_is_known_not_to_have_happened_is_nobodys_question_while_a_cancel_waits(
+    harness: Harness, before: str
+) -> None:
+    """A deploy has put a wait before the step that owes an undo, so that the cancel waits. The payment hung when the
+    workers died, and a person says that it did not happen; or its provider said so, before they did."""
+    world = World()
+
+    async def pay() -> str:
+        if before == "hung":
+            return await world.pay()
+        world.seen.append("paid")
+        raise NotApplied("refused before a byte left")
+
+    def body(*, deployed: bool) -> Any:
+        async def order(ctx: Context, given: Any) -> None:
+            async def one() -> None:
+                if deployed:
+                    await ctx.wait_for_signal("added")
+                await ctx.step("reserve", world.reserve, compensate=world.release)
+                await ctx.step("bite", world.bite)
+
+            refund = compensation(lambda paid: world.seen.append("refunded"), mode="keyed")
+            await asyncio.gather(one(), ctx.effect("pay", pay, compensate=refund, backoff=timedelta(hours=9)))
+
+        return order
+
+    harness.workflow("order")(body(deployed=False))
+    handle = await harness.start("order")
+    await until(lambda: "bitten" in world.seen and "paid" in world.seen, harness)
+    await _kill(harness, handle, world, 7)
+    async with Harness(_of(body(deployed=True)), url=harness.url, clock=harness.clock) as other:
+        said = other.instance(handle.id)
+        await said.cancel("it kills", actor="ann")
+        await other.advance(seconds=CALL_IS_OVER)
+        unknown = await other.effects.list(state="outcome_unknown")
+        assert len(unknown) == (1 if before == "hung" else 0)
+        for effect in unknown:
+            await other.effects.resolve(effect.id, "did_not_happen", actor="bob", reason="asked the bank")
+        await other.run_until_idle()
+        assert await other.effects.list(state="outcome_unknown") == []
+        assert "it waits for 'added'" in str((await handle.status()).waiting_on)
+    async with Harness(_of(body(deployed=False)), url=harness.url, clock=harness.clock) as mended:
+        await mended.instance(handle.id).resume("mended", actor="ann")
+        await mended.run_until_idle()
+        assert (await handle.status()).status == "cancelled"
+    assert world.seen.count("paid") == 1 and world.seen[-1] == "released" and "refunded" not in world.seen
+    assert_sound(harness.url, finished=False)
+
+
+def _of(body: Any) -> Holdfast:
+    app = Holdfast("sqlite:///unused.db")
+    app.workflow("order")(body)
+    return app
 
 
 @pytest.mark.parametrize(

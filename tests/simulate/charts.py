@@ -87,7 +87,30 @@ def both(mode: str) -> dict[str, Any]:
     }
 
 
-SHAPES = (approval, reminders, both)
+def talkative(mode: str) -> dict[str, Any]:
+    """One that sends events to itself, beside those that come from elsewhere, before it pays."""
+    tell = {"type": "send", "to": {"@expr": "event.me"}, "event": {"type": "next", "me": {"@expr": "event.me"}}}
+    more = {"type": "assign", "assign": {"told": {"@expr": "context.told + 1"}}}
+    return {
+        "id": "talkative",
+        "context": {"n": {"@expr": "event.input.n"}, "told": 0},
+        "initial": "talking",
+        "states": {
+            "talking": {
+                "on": {
+                    "go": {"actions": [tell]},
+                    "next": [{"guard": {"@expr": "context.told < 3"}, "actions": [more, tell]}, {"target": "paying"}],
+                },
+                "after": {"PT40S": "refused"},
+            },
+            "paying": {"invoke": pay_task(mode) | {"onDone": "paid", "onError": "refused"}},
+            "paid": {"type": "final"},
+            "refused": {"type": "final"},
+        },
+    }
+
+
+SHAPES = (approval, reminders, both, talkative)
 
 
 def drawn(rng: Random) -> dict[str, Any]:

@@ -340,7 +340,9 @@ class Simulation:
     async def signal(self, handle: Any, again: bool = False) -> None:
         self._signals += not again
         id_ = f"sig-{self._signals:04d}"
-        yes, _ = await self.asks(f"signal {id_} to {handle.id[-6:]}", handle.signal(SIGNAL, {"id": id_}, id=id_))
+        yes, _ = await self.asks(
+            f"signal {id_} to {handle.id[-6:]}", handle.signal(SIGNAL, {"id": id_, "me": handle.id}, id=id_)
+        )
         if yes and (handle.id, id_) not in self.facts.signals:
             self.facts.signals.append((handle.id, id_))
 

@@ -449,7 +449,8 @@ class ChartExecution(UnderClaim):
         self.submit("running", release=False, **self.where())
 
     def has_more(self) -> bool:
-        return self.more or bool(self.lacking()) or super().has_more()
+        # What it sent to itself may have waited for a reading that has come while the turn was on its way.
+        return self.more or bool(self.inbox) or bool(self.lacking()) or super().has_more()
 
     def lacking(self) -> list[str]:
         takes = self.undo is None and self.paused is None and self.moving_to is None

@@ -86,6 +86,9 @@ def begin(ex: ChartExecution, status: str, error: dict[str, Any] | None) -> None
     refused: nobody has to mend what does not go on."""
     ex.undo = Undo(status, error or {})
     drop_open(ex)
+    for own in ex.inbox:
+        if own.kind == "child":
+            children.answered(ex, own.id, own.visit)
     if ex.snapshot is not None:
         ex.snapshot = msgspec.structs.replace(ex.snapshot, incident=None)
         for id_, child in ex.snapshot.children.items():

@@ -120,9 +120,12 @@ def give_up_what_kills(ex: Execution) -> None:
 
 
 def ask_what_kills_did(ex: Execution) -> None:
+    """Only of what may have happened, and nobody was asked about yet."""
     for call in list(ex.open.values()):
         killed = call.recorded is not None and call.recorded.killed
-        if killed and call.kind == "effect" and call.state.next != "person":
+        if killed and call.kind == "effect" and call.state.unknown and call.state.next != "person":
+            if call.state.phase is Phase.READY:  # for its next attempt, which does not begin
+                call.state.phase = Phase.RUNNING
             effects.ask_person(ex, call, KILLS["message"], effects.LOST)
 
 

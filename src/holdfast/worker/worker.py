@@ -28,7 +28,7 @@ from holdfast.engine.interrupts import is_interrupt
 from holdfast.engine.journal import HOLE
 from holdfast.engine.replay import Call
 from holdfast.engine.retry import storable
-from holdfast.engine.scope import SCOPE, Whose, fields_of
+from holdfast.engine.scope import Whose, fields_of
 from holdfast.engine.signatures import signature_of
 from holdfast.engine.stacks import error_payload, message_of, spelled, traceback_text, type_of
 from holdfast.engine.turnloop import hold_generators
@@ -46,7 +46,7 @@ from holdfast.store.port import (
     without_values,
 )  # fmt: skip
 from holdfast.store.tended import OwnTask, Tended, own_task
-from holdfast.worker import running, world
+from holdfast.worker import running, step_tasks, world
 from holdfast.worker.acknowledged import Acknowledged, Row
 from holdfast.worker.charts import ChartExecution
 from holdfast.worker.evidence import Evidence, shown
@@ -351,7 +351,9 @@ class Worker:
             del self.executions[execution.id]
 
     def spawn(self, coroutine: Any) -> OwnTask:
-        task = own_task(coroutine, "holdfast-work")
+        return self._kept_until_done(own_task(coroutine, "holdfast-work"))
+
+    def _kept_until_done(self, task: OwnTask) -> OwnTask:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -963,7 +965,8 @@ class Worker:
         if self.registry.dead_letter_hooks:
             for letter in [letter for turn in turns for letter in turn.dead_letters]:
                 for hook in self.registry.dead_letter_hooks:
-                    self.spawn(self._tell(hook, letter))
+                    whose = Whose(letter.tenant_id, letter.instance_id, letter.definition_key, None)
+                    self._kept_until_done(step_tasks.tell((whose, None, "", 0), self._tell(hook, letter)))
         if self._on_committed is not None:
             for turn in turns:
                 if turn.starts or turn.events or (turn.change is not None and turn.change.completed_at is not None):
@@ -972,7 +975,6 @@ class Worker:
     async def _tell(self, hook: Callable[..., Any], written: DeadLetter) -> None:
         """An author's function, whatever it does: the letter is on disk, and nothing waits for this."""
         letter = just_written(written)
-        SCOPE.set((Whose(written.tenant_id, written.instance_id, written.definition_key, None), None, "", 0))
         try:
             if signature_of(hook).is_async:
                 value = await hook(letter)
