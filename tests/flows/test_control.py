@@ -1,6 +1,7 @@
 """What a person may do with an instance as a whole: pause it, have it try again, fork it, ask why it does not move."""
 
 import asyncio
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -1091,9 +1092,34 @@ async def test_a_cancel_that_lost_against_the_last_turn_is_told_so(harness: Harn
     gate.opened.set()
     await harness.run_until_idle()
     assert (await handle.status()).status == "completed"
-    assert "the cancel of ann at" in await handle.why() and "it did nothing" in await handle.why()
+    assert "The cancel of ann at" in await handle.why() and "it did nothing" in await handle.why()
     with pytest.raises(InstanceEnded):
         await handle.cancel()
+
+
+@pytest.mark.parametrize("ends", ["completed", "failed"])
+async def test_every_word_that_lost_against_the_last_turn_is_told_so(harness: Harness, ends: str) -> None:
+    gate = Gate(harness)
+
+    @harness.workflow("quick")
+    async def quick(ctx: Context) -> None:
+        if ends == "failed":
+            raise ValueError("no more")
+
+    handle = await harness.start("quick")
+    gate.opened.clear()
+    await until(lambda: gate.held, harness)
+    await handle.pause("audit", actor="ann")
+    await handle.resume("no audit", actor="bo")
+    await handle.retry("once more", actor="cy")
+    await handle.cancel("enough", actor="di")
+    gate.opened.set()
+    await harness.run_until_idle()
+    assert (await handle.status()).status == ends
+    told = await handle.why()
+    assert told.startswith("It has completed: " if ends == "completed" else "It failed (ValueError: no more, at ")
+    for word in ("pause of ann", "resume of bo", "retry of cy", "cancel of di"):
+        assert re.search(f"The {word} at [^ ]+ came while its last turn was being committed, so it did nothing", told)
 
 
 @pytest.mark.parametrize("way", ["retry", "fork", "bulk"])

@@ -271,15 +271,25 @@ async def test_every_history_that_nobody_touched_is_whole(harness: Harness) -> N
     assert verdict.rows == row_counts(harness.url)["history"]
 
 
-async def test_a_step_or_effect_that_is_answered_twice_in_an_epoch_is_the_first_bad_row(
+async def test_a_step_effect_or_undo_that_is_answered_twice_in_an_epoch_is_the_first_bad_row(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fault of our own, made up: some answers are written twice, in a chain that is whole."""
     seal = UnderClaim.seal_turn
 
     def twice(self: UnderClaim, entries: list[tuple[str, str, bytes]]) -> Any:
-        times = [2 if name == "twice" and "STARTED" not in type_ else 1 for type_, name, _ in entries]
+        times = [
+            2
+            if (name == "twice" and "STARTED" not in type_) or (name, type_) == ("undone", "COMPENSATION_COMPLETED")
+            else 1
+            for type_, name, _ in entries
+        ]
         return seal(self, [entry for entry, count in zip(entries, times, strict=True) for _ in range(count)])
+
+    @harness.workflow("undoes")
+    async def undoes(ctx: Context) -> None:
+        await ctx.step("undone", int, compensate=lambda: None)
+        raise ValueError("no more")
 
     @harness.workflow("steps")
     async def steps(ctx: Context, given: list[str]) -> None:
@@ -293,12 +303,14 @@ async def test_a_step_or_effect_that_is_answered_twice_in_an_epoch_is_the_first_
     await harness.run_until_idle()
     monkeypatch.setattr(UnderClaim, "seal_turn", twice)
     step, effect = await harness.start("steps", ["step"]), await harness.start("steps", ["effect"])
+    undo = await harness.start("undoes")
     await harness.run_until_idle()
     faults = {fault.instance_id: fault for fault in (await harness.verify()).faults}
     assert plain.id not in faults, "each epoch may answer it once"
-    for handle in (step, effect):
-        first, second, *_ = [e for e in await handle.history() if e.name == "twice" and "STARTED" not in e.type]
-        words = f"'twice' is answered twice: row {first.seq} has its first answer"
+    for handle in (step, effect, undo):
+        name, skipped = ("undone", "STEP") if handle is undo else ("twice", "STARTED")
+        first, second, *_ = [e for e in await handle.history() if e.name == name and skipped not in e.type]
+        words = f"{name!r} is answered twice: row {first.seq} has its first answer"
         assert (faults[handle.id].seq, faults[handle.id].fault) == (second.seq, words)
 
 

@@ -269,6 +269,7 @@ async def test_a_pause_beside_a_cancel_that_waits_holds_until_it_is_resumed(harn
                 await other.advance(minutes=5)
                 view = await handle.status()
                 assert str(view.waiting_on).endswith("resume it to go on; then it is cancelled")
+                assert (await said.why()) == "It is paused by ann: x; resume it to go on; then it is cancelled."
                 assert world.seen == ["reserved", "charged"]
             await getattr(said, word)("x", actor="ann")
             await look(other)

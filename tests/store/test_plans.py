@@ -63,7 +63,7 @@ GROWS = {
 # These find nothing here, or say nothing of rows; the others must find something, or nothing is shown by them.
 QUIET = {
     "suspects", "record_installation", "enter_quarantine", "lock_worker", "beat_and_clock", "beat_held", "bind_tenant",
-    "ping", "summarize_history", "cancels_not_taken",
+    "ping", "summarize_history", "words_not_taken",
 }  # fmt: skip
 SWEEPS = {"door_bury_requests": 10, "door_remove_tombstones": 10}  # rows that a function changes and does not show
 NOT_A_DOORS = {

@@ -13,7 +13,7 @@ from holdfast.engine.journal import HOLE, LOST, PARKED, UNDO, Recorded, is_pause
 from holdfast.engine.journal import read as read_journal
 from holdfast.engine.moments import micros
 from holdfast.engine.stacks import place_of, summary
-from holdfast.engine.why import AHEAD_MAX, Attempt, Child, Facts, LateCancel, Person, Retried, Signal, Timer, Unknown
+from holdfast.engine.why import AHEAD_MAX, Attempt, Child, Facts, LateWord, Person, Retried, Signal, Timer, Unknown
 from holdfast.engine.why import why as in_words
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ async def facts(service: Service, tenant_id: str, id_: bytes) -> Facts:
             undone = await history_page(service, tenant_id, id_, types=(h.COMPENSATION_COMPLETED,), limit=1, most=1)
             found["undone_in_part"] = bool(undone.entries)
         return Facts(
-            **found, retried=await _retried(service, tenant_id, id_), late_cancel=await _late(service, tenant_id, id_)
+            **found, retried=await _retried(service, tenant_id, id_), late=await _late(service, tenant_id, id_)
         )
     rows = await service.store.fetch("quarantined_since", tenant_id=tenant_id)
     found["quarantined_at"] = rows[0][0] if rows else None
@@ -69,9 +69,9 @@ async def _retried(service: Service, tenant_id: str, id_: bytes) -> Retried | No
     return Retried(ids.instance_word(new), rows[0][0]) if rows else None
 
 
-async def _late(service: Service, tenant_id: str, id_: bytes) -> LateCancel | None:
-    rows = await service.store.fetch("cancels_not_taken", tenant_id=tenant_id, instance_id=id_)
-    return LateCancel(str(codec.decode(rows[0][0]).get("actor") or ""), rows[0][1]) if rows else None
+async def _late(service: Service, tenant_id: str, id_: bytes) -> list[LateWord]:
+    rows = await service.store.fetch("words_not_taken", tenant_id=tenant_id, instance_id=id_)
+    return [LateWord(kind, str(codec.decode(words).get("actor") or ""), at) for kind, words, at in rows]
 
 
 async def _holder(service: Service, tenant_id: str, id_: bytes) -> dict[str, Any]:
@@ -93,7 +93,10 @@ async def _in_line(service: Service, name: str, tenant_id: str, id_: bytes) -> b
 
 
 async def _pause(service: Service, tenant_id: str, id_: bytes, view: InstanceView) -> dict[str, Any]:
-    if not is_paused(view.waiting_on) or await _in_line(service, "count_unpausing_events", tenant_id, id_):
+    if not is_paused(view.waiting_on):
+        return {}
+    # One that was paused while a cancel waits in line stands still, and nobody will look at that before another word.
+    if view.run_at is not None and await _in_line(service, "count_unpausing_events", tenant_id, id_):
         return {}
     return {"paused": view.waiting_on}
 

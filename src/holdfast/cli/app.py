@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
-from functools import wraps
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial, wraps
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -21,6 +23,7 @@ import click
 
 from holdfast import Holdfast, StoreUnavailable
 from holdfast.cli.output import notice
+from holdfast.engine.scope import SCOPE
 from holdfast.facade import DEFAULT_URL
 from holdfast.settings import OPTIONS, Found, load
 from holdfast.store.tended import OwnTask
@@ -147,11 +150,36 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
     async def whole() -> T:
         asyncio.get_running_loop().set_task_factory(None)  # all other tasks are made as ever
-        return await work
+        with _ctrl_c_is_nobodys():
+            return await work
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.get_loop().set_task_factory(lambda loop, coro, **named: OwnTask(coro, loop=loop, **named))
         return runner.run(whole())
+
+
+@contextmanager
+def _ctrl_c_is_nobodys() -> Iterator[None]:
+    """asyncio's answer to Ctrl-C cancels the task of the command, also where it comes while an author's body is being
+    replayed: that is not the author's cancel."""
+    answer = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not (is_main and isinstance(answer, partial)):  # not asyncio's for this loop
+        yield
+        return
+
+    def answered(*of_signal: Any) -> None:
+        token = SCOPE.set(None)
+        try:
+            answer(*of_signal)
+        finally:
+            SCOPE.reset(token)
+
+    signal.signal(signal.SIGINT, answered)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, answer)
 
 
 def find_app(spec: str) -> tuple[ModuleType, Holdfast]:

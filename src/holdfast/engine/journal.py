@@ -377,13 +377,14 @@ def _short(raw: bytes) -> str:
 
 
 FINISHED = {type_: "call" for type_, kind in ANSWERS.items() if kind in ("step", "transaction", "effect")} | {
-    h.TASK_COMPLETED: "task", h.TASK_FAILED: "task"
+    h.TASK_COMPLETED: "task", h.TASK_FAILED: "task",
+    h.COMPENSATION_COMPLETED: "undo", h.COMPENSATION_FAILED: "undo",
 }  # fmt: skip
 
 
 def answered_twice(rows: Iterable[Sequence[Any]]) -> tuple[int, str] | None:
-    """The first row that finishes a step, transaction, effect or task which is finished already in the same epoch. No
-    index forbids such a row (decision 17): an epoch is no column, and the names of calls begin anew with each."""
+    """The first row that finishes a step, transaction, effect, task or undo that is finished already in the same epoch.
+    No index forbids such a row (decision 17): an epoch is no column, and the names of calls begin anew with each."""
     seen: dict[tuple[str, str], int] = {}
     for seq, type_, name, *_ in rows:
         if type_ == h.INSTANCE_RESTARTED:

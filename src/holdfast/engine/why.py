@@ -68,7 +68,8 @@ class Timer(msgspec.Struct, frozen=True):
     due: int
 
 
-class LateCancel(msgspec.Struct, frozen=True):
+class LateWord(msgspec.Struct, frozen=True):
+    kind: str
     actor: str
     at: int
 
@@ -83,7 +84,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     undone: bool = False  # all that it had done
     undone_in_part: bool = False
     retried: Retried | None = None
-    late_cancel: LateCancel | None = None  # asked for when its last turn was decided already
+    late: list[LateWord] = []  # asked for when its last turn was decided already
     waiting_on: str = ""
     state: str = ""  # of a chart: where it stands
     ending: str = ""  # of a chart: the status that it will have once what may have happened is settled
@@ -114,34 +115,37 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 def why(facts: Facts) -> str:
     """The one sentence."""
-    if facts.status == "completed":
-        late = facts.late_cancel
-        if late is not None:
-            by = f" of {late.actor}" if late.actor else ""
-            return (
-                f"It has completed: the cancel{by} at {moment_text(late.at)} came while its last turn was being "
-                "committed, so it did nothing and nothing was undone."
-            )
-        return "It has completed: nothing moves it any more."
-    if facts.status in ("failed", "cancelled"):
-        words = "failed" if facts.status == "failed" else "was cancelled"
-        ended = f"It {words} ({_plain(facts.error) or 'no error is on record'})"
-        if facts.retried is not None:
-            new = facts.retried
-            return f"{ended} and was tried again as {new.id}, which is {new.status}: look at that one."
-        if facts.undone:
-            return f"{ended} and was undone: fork it from the first step that was undone, or start it anew."
-        if facts.undone_in_part:
-            return f"{ended} and was undone in part: fork it from the first step that was undone, or start it anew."
-        if facts.kind != "code":
-            return f"{ended}: start a new one."
-        return f"{ended}: retry it to go on from there, or fork it to go on from an earlier step."
+    if facts.status in ("completed", "failed", "cancelled"):
+        return " ".join([_ended(facts), *map(_late, facts.late)])
     if facts.quarantined_at is not None:
         return (
             f"The database has been in quarantine since {moment_text(facts.quarantined_at)}, so no worker claims "
             "anything: somebody must look at it and lift the quarantine."
         )
     return _capital(_held(facts) or _stopped(facts) or _due(facts) or _waits(facts))
+
+
+def _ended(facts: Facts) -> str:
+    if facts.status == "completed":
+        return "It has completed: nothing moves it any more."
+    words = "failed" if facts.status == "failed" else "was cancelled"
+    ended = f"It {words} ({_plain(facts.error) or 'no error is on record'})"
+    if facts.retried is not None:
+        new = facts.retried
+        return f"{ended} and was tried again as {new.id}, which is {new.status}: look at that one."
+    if facts.undone:
+        return f"{ended} and was undone: fork it from the first step that was undone, or start it anew."
+    if facts.undone_in_part:
+        return f"{ended} and was undone in part: fork it from the first step that was undone, or start it anew."
+    if facts.kind != "code":
+        return f"{ended}: start a new one."
+    return f"{ended}: retry it to go on from there, or fork it to go on from an earlier step."
+
+
+def _late(word: LateWord) -> str:
+    by = f" of {word.actor}" if word.actor else ""
+    nothing = "it did nothing and nothing was undone by it" if word.kind == "cancel" else "it did nothing"
+    return f"The {word.kind}{by} at {moment_text(word.at)} came while its last turn was being committed, so {nothing}."
 
 
 def _held(facts: Facts) -> str | None:

@@ -16,9 +16,9 @@ select count(*) from holdfast.events
 where tenant_id = :tenant_id and instance_id = :instance_id and consumed_seq is null
   and kind <> 'signal' and tenant_id <> '#events_words' and kind in ('resume', 'cancel')
 
--- name: cancels_not_taken
+-- name: words_not_taken
 -- Of an instance that has ended: what was asked for while its last turn was on its way to disk, and came too late.
-select payload, sent_at from holdfast.events
+select kind, payload, sent_at from holdfast.events
 where tenant_id = :tenant_id and instance_id = :instance_id and consumed_seq is null
-  and kind <> 'signal' and tenant_id <> '#events_words' and kind = 'cancel'
-order by sent_at, id limit 1
+  and kind <> 'signal' and tenant_id <> '#events_words' and kind in ('pause', 'resume', 'retry', 'cancel')
+order by sent_at, id limit 5
