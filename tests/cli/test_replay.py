@@ -58,14 +58,14 @@ class Shop:
         (self.desk.folder / f"{module}.py").write_text(text)
         return f"{module}:hf"
 
-    def start(self, *workflows: str) -> list[str]:
+    def start(self, *workflows: str, tenant: str = "default") -> list[str]:
         """Each waits for its signal, under the code before the deploy."""
         from holdfast.cli.app import find_app
 
         async def whole() -> list[str]:
             async with Harness(find_app(self.app)[1], url=self.desk.url) as test:
                 found = [
-                    (await test.start(name, {"amount": number} if name == "order" else None)).id
+                    (await test.start(name, {"amount": number} if name == "order" else None, tenant=tenant)).id
                     for number, name in enumerate(workflows)
                 ]
                 await test.run_until_idle()
@@ -178,6 +178,28 @@ def test_those_of_one_status_or_tenant_only(shop: Shop) -> None:
     assert (found["id"], found["status"]) == (id_, "waiting")
 
 
+def test_those_of_every_tenant_unless_one_is_named(shop: Shop) -> None:
+    """A deploy reaches them all: what would stop the instances of one tenant must not look like good news."""
+    desk = shop.desk
+    [ours] = shop.start("order")
+    [theirs] = shop.start("order", tenant="acme")
+    new = shop.deploy(more=1)
+    found = desk.run("replay", "--app", new, "-o", "json")
+    assert found.exit_code == 1
+    assert {(one["tenant_id"], one["id"], one["verdict"]) for one in json.loads(found.stdout)} == {
+        ("default", ours, "parked"), ("acme", theirs, "parked"),
+    }  # fmt: skip
+    table = desk.run("replay", "--app", new).stdout
+    assert f"{ours} (default)" in table and f"{theirs} (acme)" in table
+    sampled = [json.loads(desk.run("replay", "--app", new, "-o", "json", "--sample", "1", "--seed", seed).stdout)
+               for seed in "12345678"]  # fmt: skip
+    assert {one["tenant_id"] for [one] in sampled} == {"default", "acme"}, "a sample is drawn from all of them"
+    [only] = json.loads(desk.run("replay", "--app", new, "-o", "json", "--tenant", "acme").stdout)
+    assert only["id"] == theirs
+    assert theirs in desk.run("replay", "--app", new, "--tenant", "acme").stdout
+    assert "(acme)" not in desk.run("replay", "--app", new, "--tenant", "acme").stdout
+
+
 def test_a_sample_says_that_it_is_one(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "PAGE", 2)
     desk = shop.desk
@@ -210,6 +232,15 @@ def test_what_a_body_raises_does_not_end_the_command(shop: Shop, first: str) -> 
     shop.start("ask", "order")
     found = shop.desk.json("replay", "--app", shop.deploy(first=first))
     assert [(one["verdict"], one["next"][:7]) for one in found] == [("goes_on", "signal "), ("ends", "failed:")]
+
+
+def test_ctrl_c_while_a_body_is_replayed_ends_the_command(shop: Shop) -> None:
+    """Pressed once, and not taken for the body's own doing."""
+    shop.start("ask", "order")
+    pressed = "import os, signal; os.kill(os.getpid(), signal.SIGINT); sum(range(100_000))"
+    result = shop.desk.run("replay", "--app", shop.deploy(first=pressed))
+    assert "Aborted!" in result.output and "go on" not in result.output
+    assert "cancel_refused" not in result.output
 
 
 def test_what_a_body_prints_is_no_part_of_the_answer(shop: Shop) -> None:

@@ -101,6 +101,16 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
         )  # fmt: skip
 
 
+async def tenants(service: Service) -> list[str]:
+    """Those that have instances."""
+    found: list[str] = []
+    while True:
+        [(name,)] = await service.store.fetch("next_tenant", after=found[-1] if found else "")
+        if name is None:
+            return found
+        found.append(name)
+
+
 async def count(service: Service, tenant_id: str, statuses: Iterable[str], key: str | None) -> int:
     """How many there are to replay, counted no further than a million."""
     name = "count_matching" if key is None else "count_matching_of_definition"

@@ -17,7 +17,7 @@ from holdfast import BadInput, Holdfast, InstanceNotFound, Rehearsed
 from holdfast.app import instances, rehearsal
 from holdfast.app.registry import OURS
 from holdfast.app.rehearsal import BAD, Stored
-from holdfast.cli.app import Place, opened, place_options, run, tenant_option
+from holdfast.cli.app import Place, opened, place_options, run
 from holdfast.cli.finding import STATUSES
 from holdfast.cli.output import WHOLE_MAX, Output, bar, hint, notice, output_option, show_rows
 from holdfast.cli.refusals import FAILED
@@ -37,6 +37,7 @@ WORDS = {
 OWN = re.compile(r"(with (?:the )?arguments ).*|(?<=#)\d+|(?<=\w\.)[^'.]+(?=')", re.S)
 GROUPS_MAX = 500
 OTHERS = "other reasons, which -o jsonl names"
+Named = tuple[str, bytes]  # an instance: its tenant and its id
 
 
 class Group(msgspec.Struct):
@@ -54,6 +55,7 @@ class Findings:
     """What was found so far: counts and groups, never the instances themselves."""
 
     def __init__(self) -> None:
+        self.says_tenants = False  # beside each id: there are several
         self.counts: Counter[str] = Counter()
         self.groups: dict[tuple[str, str, int, str], Group] = {}
 
@@ -66,7 +68,7 @@ class Findings:
         group = self.groups.setdefault(key, Group(one.verdict, one.workflow, one.version, why))
         group.instances += 1
         if len(group.such_as) < NAMED:
-            group.such_as.append(one.id)
+            group.such_as.append(f"{one.id} ({one.tenant_id})" if self.says_tenants else one.id)
 
     def rows(self) -> list[dict[str, Any]]:
         """The worst first, then the largest group."""
@@ -84,6 +86,9 @@ class Findings:
     "--status", type=click.Choice(["living", *STATUSES]), default="living", show_default=True,
     help="Those that have not ended, or those of one status.",
 )  # fmt: skip
+@click.option(
+    "--tenant", envvar="HOLDFAST_TENANT", show_default="all of them", help="Only the instances of one tenant."
+)
 @click.option("--workflow", metavar="NAME", help="Only those of one workflow or chart.")
 @click.option("--sample", type=click.IntRange(1), metavar="N", help="N of them, drawn at random.")
 @click.option("--seed", type=int, help="With --sample: the same number draws the same ones.")
@@ -92,11 +97,10 @@ class Findings:
     help="Seconds that the body of one instance may take.",
 )  # fmt: skip
 @place_options
-@tenant_option
 @output_option
 def replay(
-    status: str, workflow: str | None, sample: int | None, seed: int | None, timeout: float, place: Place, tenant: str,
-    output: Output,
+    status: str, tenant: str | None, workflow: str | None, sample: int | None, seed: int | None, timeout: float,
+    place: Place, output: Output,
 ) -> None:  # fmt: skip
     """Say who would go on and who would be parked if the app's code were deployed; changes nothing.
 
@@ -119,7 +123,9 @@ def replay(
     async def whole() -> tuple[int, int]:
         async with opened(hf, migrate=False):
             with bar("replaying") as update:
-                return await _replay_all(hf, tenant, statuses, workflow, (sample, seed), timeout, take, update)
+                tenants = await rehearsal.tenants(hf.service) if tenant is None else [tenant]
+                findings.says_tenants = len(tenants) > 1
+                return await _replay_all(hf, tenants, statuses, workflow, (sample, seed), timeout, take, update)
 
     done, total = run(whole())
     if output == "table":
@@ -133,26 +139,27 @@ def replay(
         raise click.exceptions.Exit(FAILED)
 
 
-def _is_known(hf: Holdfast, tenant: str, workflow: str) -> bool:
+def _is_known(hf: Holdfast, tenants: list[str], workflow: str) -> bool:
     """A mistyped name finds nothing to replay, which must not look like good news."""
-    return hf.registry.has(workflow) or hf.service.charts.newest_known(tenant, workflow) is not None
+    charts = hf.service.charts
+    return hf.registry.has(workflow) or any(charts.newest_known(tenant, workflow) is not None for tenant in tenants)
 
 
 async def _replay_all(
-    hf: Holdfast, tenant: str, statuses: list[str], workflow: str | None, sample: tuple[int | None, int | None],
+    hf: Holdfast, tenants: list[str], statuses: list[str], workflow: str | None, sample: tuple[int | None, int | None],
     timeout: float, take: Callable[[Rehearsed], None], update: Callable[[int, int], None] | None,
 ) -> tuple[int, int]:  # fmt: skip
     """How many were replayed, and of how many. One at a time: neither instances nor histories pile up."""
     service = hf.service
     await service.charts.refresh()
-    total = await rehearsal.count(service, tenant, statuses, workflow)
-    if not total and workflow is not None and not _is_known(hf, tenant, workflow):
+    total = sum([await rehearsal.count(service, tenant, statuses, workflow) for tenant in tenants])
+    if not total and workflow is not None and not _is_known(hf, tenants, workflow):
         raise BadInput(f"--workflow is {workflow!r}: the app has no such workflow, and no instance is of it")
-    ids_ = _ids(hf, tenant, statuses, workflow)
+    ids_ = _ids(hf, tenants, statuses, workflow)
     if sample[0] is not None:
         ids_ = _drawn(ids_, sample[0], random.Random(sample[1]))
     done = 0
-    async for id_ in ids_:
+    async for tenant, id_ in ids_:
         try:
             stored = await rehearsal.read(service, tenant, id_)
         except InstanceNotFound:
@@ -164,33 +171,34 @@ async def _replay_all(
     return done, max(total, done)
 
 
-async def _ids(hf: Holdfast, tenant: str, statuses: list[str], workflow: str | None) -> AsyncIterator[bytes]:
-    """Newest first, a page at a time. What is started meanwhile is not among them."""
-    edge = instances.FAR_AHEAD
-    while True:
-        page = await instances.list_instances(
-            hf.service, tenant, status=statuses, key=workflow, limit=PAGE, before=edge, most=0
-        )
-        for one in page:
-            if not one.workflow.startswith(OURS):
-                yield ids.parse("ins", one.id)
-        if len(page) < PAGE:
-            return
-        edge = (micros(page[-1].created_at), ids.parse("ins", page[-1].id))
+async def _ids(hf: Holdfast, tenants: list[str], statuses: list[str], workflow: str | None) -> AsyncIterator[Named]:
+    """One tenant after the other, newest first, a page at a time. What is started meanwhile is not among them."""
+    for tenant in tenants:
+        edge = instances.FAR_AHEAD
+        while True:
+            page = await instances.list_instances(
+                hf.service, tenant, status=statuses, key=workflow, limit=PAGE, before=edge, most=0
+            )
+            for one in page:
+                if not one.workflow.startswith(OURS):
+                    yield tenant, ids.parse("ins", one.id)
+            if len(page) < PAGE:
+                break
+            edge = (micros(page[-1].created_at), ids.parse("ins", page[-1].id))
 
 
-async def _drawn(all_of: AsyncIterator[bytes], count: int, entropy: random.Random) -> AsyncIterator[bytes]:
+async def _drawn(all_of: AsyncIterator[Named], count: int, entropy: random.Random) -> AsyncIterator[Named]:
     """Each with the same chance, however many there are, and never more than `count` in memory."""
-    kept: list[bytes] = []
+    kept: list[Named] = []
     number = 0
-    async for id_ in all_of:
+    async for named in all_of:
         number += 1
         if len(kept) < count:
-            kept.append(id_)
+            kept.append(named)
         elif (place := entropy.randrange(number)) < count:
-            kept[place] = id_
-    for id_ in kept:
-        yield id_
+            kept[place] = named
+    for named in kept:
+        yield named
 
 
 def _replayed(hf: Holdfast, stored: Stored, seconds: float) -> Rehearsed:

@@ -212,6 +212,10 @@ where tenant_id = :tenant_id and id = :id
 -- part: matching
 created_at < :until and created_at >= :since and definition_key not like 'holdfast.%' limit :limit
 
+-- name: next_tenant
+-- The first one after that which has instances: from one to the next by the primary key, however many instances each has.
+select min(tenant_id) from holdfast.instances where tenant_id > :after
+
 -- name: count_matching
 -- Counts no further than the limit, and no statuses but those asked for.
 select count(*) from (
