@@ -1,4 +1,4 @@
-"""The fuzzer sends 50 requests to every operation on both databases, 200 at full size, 5,000 with `make fuzz-api`."""
+"""The fuzzer sends 20 requests to every operation on both databases, 200 at full size, 5,000 with `make fuzz-api`."""
 
 from __future__ import annotations
 
