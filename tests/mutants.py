@@ -49,8 +49,13 @@ BIRTH = "tests/flows/test_claimed_from_birth.py"
 CONTROL = "tests/flows/test_control.py -k sqlite"
 REHEARSAL = "tests/flows/test_rehearsal.py -k sqlite"
 MUTANTS = [
+    Mutant("a worker's stop waits for a function that takes no cancel", "worker/worker.py",
+           "await asyncio.wait(self._hooks, timeout=RECORD_SECONDS)", "await asyncio.wait(self._hooks)",
+           "tests/charts/test_instances.py -k 'takes_no_cancel_does_not and sqlite'"),
+    Mutant("a chart's timer that falls due beside its turn is forgotten", "worker/charts.py",
+           "self.more or timers or", "self.more or", "tests/charts/test_claims.py -k 'sqlite and beside_a_turn'"),
     Mutant("what a chart tells itself is forgotten when a reading comes beside its turn", "worker/charts.py",
-           "self.more or bool(self.inbox) or", "self.more or",
+           "timers or bool(self.inbox) or", "timers or",
            "tests/charts/test_claims.py -k 'sqlite and tells_itself'"),
     Mutant("a repeat comes before the provider said", "engine/effects.py",
            "at = max(at, now + asked)", "pass",
@@ -1194,10 +1199,10 @@ MUTANTS = [
            "case RetryAt(at) if not ex.unwanted(call):", "case RetryAt(at):",
            "tests/charts/test_edges.py -k 'sqlite and hears_no_more'"),
     Mutant("an end that was reached as the turn was full is forgotten", "worker/charts.py",
-           "return self.more or bool(self.inbox) or", "return bool(self.inbox) or",
+           "return self.more or timers or", "return timers or",
            "tests/charts/test_edges.py -k 'sqlite and turn_is_full'"),
     Mutant("answers beyond one turn are forgotten", "worker/charts.py",
-           "return self.more or bool(self.inbox) or bool(self.lacking()) or super().has_more()",
+           "return self.more or timers or bool(self.inbox) or bool(self.lacking()) or super().has_more()",
            "return bool(self.lacking()) or super().has_more()",
            "tests/charts/test_edges.py -k 'sqlite and (fit_into or hundred)'"),
     Mutant("a strict sender is told that the instance ended, by its own event", "app/instances.py",

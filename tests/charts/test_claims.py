@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -753,6 +754,32 @@ async def test_what_a_chart_tells_itself_is_worked_off_whatever_is_read_meanwhil
     gate.opened.set()
     await until(lambda: not worker.executions, harness)
     assert (await handle.status()).status == "completed"
+
+
+async def test_a_charts_timer_that_falls_due_beside_a_turn_fires_though_a_handler_runs(harness: Harness) -> None:
+    gate, over = Gate(harness), asyncio.Event()
+
+    @harness.task_handler("SYSTEM", "long")
+    async def long(given: Any) -> None:
+        await over.wait()
+
+    await harness.publish({"id": "timed", "type": "parallel", "states": {
+        "work": {"initial": "a", "states": {"a": {"invoke": {"src": "long", "onDone": "z"}}, "z": {"type": "final"}}},
+        "clock": {"initial": "a", "states": {"a": {"on": {"go": {}}, "after": {"PT5S": "late"}}, "late": {}}},
+    }})  # fmt: skip
+    handle = await harness.start("timed")
+    await until(lambda: query(harness.url, "select 1 from holdfast.history where type = 'TASK_STARTED'"), harness)
+    gate.opened.clear()
+    await handle.signal("go")
+    await until(lambda: gate.held, harness)
+    harness.clock.move(timedelta(seconds=5))
+    for _ in range(5):
+        assert harness.test_worker is not None
+        await harness.test_worker.run_once()
+    gate.opened.set()
+    late = "select 1 from holdfast.instances where current_state like '%late%'"
+    await until(lambda: query(harness.url, late), harness)
+    over.set()
 
 
 async def test_no_attempt_begins_after_the_deadline_whoever_says_it_did_not_happen(harness: Harness) -> None:

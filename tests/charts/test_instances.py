@@ -381,6 +381,32 @@ async def test_authors_are_told_of_a_dead_letter_after_its_commit_whatever_their
         hf.on_dead_letter(lambda: None)
 
 
+async def test_a_function_that_is_told_of_a_dead_letter_and_takes_no_cancel_does_not_hold_the_worker(url: str) -> None:
+    hf, begun, over = Holdfast(url), asyncio.Event(), asyncio.Event()
+
+    @hf.task_handler("SYSTEM", "broken")
+    def broken(given: Any) -> None:
+        raise OSError("down")
+
+    @hf.on_dead_letter
+    async def stubborn(letter: DeadLetterView) -> None:
+        begun.set()
+        while not over.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await over.wait()
+
+    task = {"type": "SYSTEM", "name": "broken", "max_attempts": 1}
+    async with hf:
+        await hf.publish(
+            {"id": "c", "initial": "on", "states": {"on": {"entry": {"type": "createTask", "params": task}}}}
+        )
+        async with hf.worker():
+            await hf.start("c")
+            await begun.wait()
+        assert not over.is_set(), "its worker has stopped"
+        over.set()
+
+
 async def test_versions_live_side_by_side_and_instances_pin_theirs(url: str) -> None:
     def chart(end: str) -> dict[str, Any]:
         return {

@@ -178,6 +178,13 @@ def test_those_of_one_status_or_tenant_only(shop: Shop) -> None:
     assert (found["id"], found["status"]) == (id_, "waiting")
 
 
+def test_a_chart_that_is_published_and_has_no_instance_yet_is_no_mistake(shop: Shop) -> None:
+    chart = shop.desk.folder / "quiet.json"
+    chart.write_text(json.dumps({"id": "quiet", "initial": "a", "states": {"a": {"type": "final"}}}))
+    shop.desk.ok("definitions", "publish", str(chart), "--app", shop.app)
+    assert "there is nothing to replay" in shop.desk.ok("replay", "--app", shop.app, "--workflow", "quiet").stderr
+
+
 def test_those_of_every_tenant_unless_one_is_named(shop: Shop) -> None:
     """A deploy reaches them all: what would stop the instances of one tenant must not look like good news."""
     desk = shop.desk

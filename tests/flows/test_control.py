@@ -1119,7 +1119,7 @@ async def test_every_word_that_lost_against_the_last_turn_is_told_so(harness: Ha
     told = await handle.why()
     assert told.startswith("It has completed: " if ends == "completed" else "It failed (ValueError: no more, at ")
     for word in ("pause of ann", "resume of bo", "retry of cy", "cancel of di"):
-        assert re.search(f"The {word} at [^ ]+ came while its last turn was being committed, so it did nothing", told)
+        assert re.search(f"The {word} at [^ ]+ was still in line when it ended, so it did nothing", told)
 
 
 @pytest.mark.parametrize("way", ["retry", "fork", "bulk"])

@@ -189,7 +189,7 @@ async def test_a_provider_that_asks_for_more_than_its_window_is_not_asked_again(
     handle = await harness.start("pay")
     await harness.advance(days=1)
     assert len(provider.calls) == 1
-    assert "the window in which the provider knows our key is over" in ((await handle.status()).waiting_on or "")
+    assert "asks to be left alone for longer than it knows our key" in ((await handle.status()).waiting_on or "")
 
 
 @pytest.mark.parametrize("did", ["timeout_before", "timeout_after"])

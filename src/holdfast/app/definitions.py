@@ -103,6 +103,10 @@ class Charts:
         """The newest active version as of the last look."""
         return max(self._active.get((tenant_id, key), ()), default=None)
 
+    def is_known_to_anybody(self, key: str) -> bool:
+        """To any tenant, as of the last look."""
+        return any(name == key and versions for (_, name), versions in self._active.items())
+
     def check_startable(self, tenant_id: str, key: str, version: int) -> None:
         """Refuse a version that is not published or not active, as of the last look."""
         if (tenant_id, key, version) not in self._needs:

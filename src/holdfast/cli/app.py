@@ -179,7 +179,8 @@ def _ctrl_c_is_nobodys() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, answer)
+        if signal.getsignal(signal.SIGINT) is answered:  # else the command has one of its own
+            signal.signal(signal.SIGINT, answer)
 
 
 def find_app(spec: str) -> tuple[ModuleType, Holdfast]:

@@ -139,10 +139,9 @@ def replay(
         raise click.exceptions.Exit(FAILED)
 
 
-def _is_known(hf: Holdfast, tenants: list[str], workflow: str) -> bool:
+def _is_known(hf: Holdfast, workflow: str) -> bool:
     """A mistyped name finds nothing to replay, which must not look like good news."""
-    charts = hf.service.charts
-    return hf.registry.has(workflow) or any(charts.newest_known(tenant, workflow) is not None for tenant in tenants)
+    return hf.registry.has(workflow) or hf.service.charts.is_known_to_anybody(workflow)
 
 
 async def _replay_all(
@@ -153,7 +152,7 @@ async def _replay_all(
     service = hf.service
     await service.charts.refresh()
     total = sum([await rehearsal.count(service, tenant, statuses, workflow) for tenant in tenants])
-    if not total and workflow is not None and not _is_known(hf, tenants, workflow):
+    if not total and workflow is not None and not _is_known(hf, workflow):
         raise BadInput(f"--workflow is {workflow!r}: the app has no such workflow, and no instance is of it")
     ids_ = _ids(hf, tenants, statuses, workflow)
     if sample[0] is not None:

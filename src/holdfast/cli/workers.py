@@ -203,7 +203,7 @@ async def _working(hf: Holdfast, queue: str, grace: float, options: dict[str, An
 
 async def leave_calls() -> None:
     """End the process even if an author's coroutine takes no cancel: the loop would wait for it for ever."""
-    calls = {task for task in asyncio.all_tasks() if task.get_name() == "holdfast-step"}
+    calls = {task for task in asyncio.all_tasks() if task.get_name() in ("holdfast-step", "holdfast-hook")}
     for call in calls:
         call.cancel()
     if calls and (await asyncio.wait(calls, timeout=LEAVE_SECONDS))[1]:

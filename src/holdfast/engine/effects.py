@@ -85,6 +85,8 @@ def after_unknown(
     if mode == "keyed":
         match after_failure(attempt, policy, None, now, chance):
             case RetryAt(at, mistake):
+                if at < first_started_at + window <= now + asked:
+                    return AskPerson("the provider asks to be left alone for longer than it knows our key")
                 at = max(at, now + asked)
                 if at < first_started_at + window:
                     return Repeat(at, mistake)

@@ -84,7 +84,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     undone: bool = False  # all that it had done
     undone_in_part: bool = False
     retried: Retried | None = None
-    late: list[LateWord] = []  # asked for when its last turn was decided already
+    late: list[LateWord] = []  # in line when it ended
     waiting_on: str = ""
     state: str = ""  # of a chart: where it stands
     ending: str = ""  # of a chart: the status that it will have once what may have happened is settled
@@ -145,7 +145,7 @@ def _ended(facts: Facts) -> str:
 def _late(word: LateWord) -> str:
     by = f" of {word.actor}" if word.actor else ""
     nothing = "it did nothing and nothing was undone by it" if word.kind == "cancel" else "it did nothing"
-    return f"The {word.kind}{by} at {moment_text(word.at)} came while its last turn was being committed, so {nothing}."
+    return f"The {word.kind}{by} at {moment_text(word.at)} was still in line when it ended, so {nothing}."
 
 
 def _held(facts: Facts) -> str | None:

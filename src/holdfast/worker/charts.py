@@ -449,8 +449,10 @@ class ChartExecution(UnderClaim):
         self.submit("running", release=False, **self.where())
 
     def has_more(self) -> bool:
-        # What it sent to itself may have waited for a reading that has come while the turn was on its way.
-        return self.more or bool(self.inbox) or bool(self.lacking()) or super().has_more()
+        # While the turn was on its way, a timer of its own may have fallen due, and a reading may have come for which
+        # what it sent to itself had waited.
+        timers = self.snapshot is not None and bool(self.snapshot.timers)
+        return self.more or timers or bool(self.inbox) or bool(self.lacking()) or super().has_more()
 
     def lacking(self) -> list[str]:
         takes = self.undo is None and self.paused is None and self.moving_to is None

@@ -134,6 +134,7 @@ class Worker:
         self._timers: list[tuple[int, bytes]] = []  # when to look at which of our executions
         self.salt = salts()
         self._tasks: set[OwnTask] = set()
+        self._hooks: set[step_tasks.HookTask] = set()
         self.kept = Kept(kept, self.loop.time)
         self.evidence = Evidence(store, self.spawn)
         self._reading: dict[UnderClaim, bool] = {}  # whose events are being read, and whether to read them again
@@ -226,9 +227,11 @@ class Worker:
             await self.store.release_worker(self.id, self.id, stopped=True, gone=not outlived)
         except Exception as error:  # whoever finds our lock free takes over
             log.warning("worker_not_released", worker=ids.worker_word(self.id), error=without_values(error))
-        for task in list(self._tasks):
+        for task in [*self._tasks, *self._hooks]:
             task.end()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._hooks:  # an author's function may take no cancel
+            await asyncio.wait(self._hooks, timeout=RECORD_SECONDS)
         if outlived:
             self._outlived = self.loop.create_task(self._outlive(outlived))
         else:
@@ -351,9 +354,7 @@ class Worker:
             del self.executions[execution.id]
 
     def spawn(self, coroutine: Any) -> OwnTask:
-        return self._kept_until_done(own_task(coroutine, "holdfast-work"))
-
-    def _kept_until_done(self, task: OwnTask) -> OwnTask:
+        task = own_task(coroutine, "holdfast-work")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -784,7 +785,7 @@ class Worker:
 
     def busy(self) -> bool:
         """Whether anything here moves by itself: a handler runs, a turn is on its way to disk, events are read."""
-        return bool(self._tasks) or any(
+        return bool(self._tasks or self._hooks) or any(
             ex.committing or ex.arrived or any(t is not None for t in ex.running.values())
             for ex in self.executions.values()
         )
@@ -966,7 +967,9 @@ class Worker:
             for letter in [letter for turn in turns for letter in turn.dead_letters]:
                 for hook in self.registry.dead_letter_hooks:
                     whose = Whose(letter.tenant_id, letter.instance_id, letter.definition_key, None)
-                    self._kept_until_done(step_tasks.tell((whose, None, "", 0), self._tell(hook, letter)))
+                    task = step_tasks.tell((whose, None, "", 0), self._tell(hook, letter))
+                    self._hooks.add(task)
+                    task.add_done_callback(self._hooks.discard)
         if self._on_committed is not None:
             for turn in turns:
                 if turn.starts or turn.events or (turn.change is not None and turn.change.completed_at is not None):
