@@ -150,12 +150,7 @@ class Committer:
     def _count(
         watch: Watch, batch: list[tuple[Turn, Done]], outcomes: list[Outcome | BaseException], seconds: float
     ) -> None:
-        committed, woken, claimed = Outcome.COMMITTED, Outcome.WOKEN, Outcome.CLAIMED
-        written = [
-            item
-            for item, outcome in zip(batch, outcomes, strict=True)
-            if outcome is committed or outcome is woken or outcome is claimed
-        ]
+        written = _written(batch, outcomes)
         if not written:
             return
         try:
@@ -165,7 +160,10 @@ class Committer:
 
     def _tell(self, batch: list[tuple[Turn, Done]], outcomes: list[Outcome | BaseException]) -> None:
         if self.on_batch is not None:
-            self.on_batch([turn for (turn, _), o in zip(batch, outcomes, strict=True) if isinstance(o, Outcome)])
+            try:
+                self.on_batch([turn for turn, _ in _written(batch, outcomes)])
+            except Exception:  # whoever is told must not cost anybody a turn
+                log.exception("batch_not_told")
         for (turn, done), outcome in zip(batch, outcomes, strict=True):
             try:
                 done(outcome)
@@ -321,3 +319,12 @@ def _add(turn: Turn, moved: set[bytes], woken: set[bytes]) -> None:
     moved.update(born.id for born in turn.starts)
     if turn.history:
         moved.add(turn.instance_id)
+
+
+def _written(batch: list[tuple[Turn, Done]], outcomes: list[Outcome | BaseException]) -> list[tuple[Turn, Done]]:
+    committed, woken, claimed = Outcome.COMMITTED, Outcome.WOKEN, Outcome.CLAIMED
+    return [
+        item
+        for item, outcome in zip(batch, outcomes, strict=True)
+        if outcome is committed or outcome is woken or outcome is claimed
+    ]

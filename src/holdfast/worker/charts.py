@@ -174,8 +174,10 @@ class ChartExecution(UnderClaim):
         due_at = self.next_at() if self.waits or self.snapshot.timers else None
         if due_at is not None and due_at <= self.worker.now():
             sooner = (event is not None and event.sent_at <= due_at) or (own is not None and own.sent_at <= due_at)
-            if not sooner and ((self.waits and settling.take_due(self)) or self._due_timer()):
-                return True
+            if not sooner:
+                # A timer that the chart cannot go on with has the rest wait for a person.
+                is_timers = due_at != settling.first_due_at(self)
+                return self._due_timer() if is_timers else settling.take_due(self)
         if own is not None and (event is None or own.sent_at < event.sent_at):
             return self._work_off(own)
         return event is not None and self._event(event)
@@ -415,6 +417,9 @@ class ChartExecution(UnderClaim):
 
     def _dispatch(self) -> None:
         if self.moving_to is not None:  # whoever claims it next, perhaps we ourselves, goes on by the other version
+            for call in self.open.values():
+                if isinstance(call, TaskCall) and call.kind in RUNNABLE and call.state.phase is Phase.READY:
+                    tasks.change(self, call, "pending", run_at=self.worker.now())  # its attempt begins there
             self.submit(
                 status="waiting", waiting_on="its next turn, by another version", run_at=self.worker.now(),
                 definition_version=self.moving_to, **self.where(),
@@ -484,7 +489,8 @@ class ChartExecution(UnderClaim):
     def next_at(self) -> int | None:
         if self.paused is not None:
             return None
-        times = [at for call in self.open.values() if (at := settling.due_at(call)) is not None]
+        at = settling.first_due_at(self)
+        times = [] if at is None else [at]
         if self.snapshot is not None and self.undo is None and self.snapshot.incident is None:
             times += [timer.due for timer in self.snapshot.timers.values()]
         return min(times, default=None)

@@ -50,6 +50,7 @@ def spend(ex: UnderClaim, kinds: tuple[str, ...]) -> list[str]:
 def pause(ex: UnderClaim, event: PendingEvent) -> None:
     """Nothing new begins from here on. Paused again while paused: on record, and the first word stands."""
     ex.consume(event)
+    ex.hold_transactions()
     ex.record(h.INSTANCE_PAUSED, "", event.payload)
     if ex.paused is None:
         ex.paused = msgspec.json.decode(event.payload, type=Pause)

@@ -222,8 +222,8 @@ class Execution(UnderClaim):
         while True:
             if self.events.any:
                 control.hear(self)  # before anything that it asks for is begun
-            if replay.asked or self.context.soft:
-                self._collect()
+            if (replay.asked or self.context.soft) and self._collect():
+                continue
             if self.events.any and (unasked.settle(self) or self._said() or self._note_late()):
                 continue
             if self.paused is not None:
@@ -333,8 +333,9 @@ class Execution(UnderClaim):
                 return True
         return False
 
-    def _collect(self) -> None:
-        """Open what the body has asked for. While it is paused, or is about to end, nothing new begins."""
+    def _collect(self) -> bool:
+        """Open what the body has asked for. While it is paused, or is about to end, nothing new begins. True if some of
+        it was answered on the spot, and the body has asked for more."""
         replay = self.replay
         ends = replay.journal.ending_type or self.events.cancels
         holds = bool(ends) or self.paused is not None or self._will_park()
@@ -349,6 +350,7 @@ class Execution(UnderClaim):
                     replay.asked.append(call)  # new: it is begun when the pause is lifted, or never
                 else:
                     self._open(call)
+        return not holds and bool(replay.asked or self.context.soft)
 
     def _will_park(self) -> bool:
         """Whether what the body has come to is known to park it: then nothing of it begins."""
@@ -421,8 +423,8 @@ class Execution(UnderClaim):
             )
 
     def _open_child(self, call: Call, opened: RowWords | None) -> bool:
-        call.state.wait_until(None)
         if opened is not None:
+            call.state.wait_until(None)
             return True
         if self.replay.difference is not None:
             return False
@@ -432,6 +434,7 @@ class Execution(UnderClaim):
         except HoldfastError as error:
             self.answer(call, h.CHILD_FAILED, {"error": error_payload(error), "status": "failed"})
             return False
+        call.state.wait_until(None)
         child = ids.child_id(self.tenant_id, self.id, call.key, self.epoch)
         words = {"child_id": ids.instance_word(child), "workflow": definition.key, "version": definition.version}
         if spec.compensate is not None:
@@ -582,7 +585,8 @@ class Execution(UnderClaim):
         return [name for name in self.listening if self.events.lacks(name)]
 
     def has_more(self) -> bool:
-        return self.more or self.events.any or bool(self.waits)
+        undoes_later = self.undo is not None and self.undo.retry_at is not None
+        return self.more or undoes_later or self.events.any or bool(self.waits)
 
     def _due(self, call: Call) -> bool:
         if self.undo is not None and call.kind in ("sleep", "signal", "transaction"):
@@ -690,7 +694,7 @@ class Execution(UnderClaim):
         else:
             for call in ready:
                 self.worker.run(self, call)
-        if self.waits and self.paused is None:
+        if (self.waits or self.undo is not None) and self.paused is None:
             self._watch_clock()
         if self.listening and not self.committing:
             self._refill()
@@ -718,6 +722,7 @@ class Execution(UnderClaim):
 
     def _stop(self, mistake: str = "") -> None:
         """Park it once nothing runs any more: what a handler comes back with belongs into its history."""
+        self.hold_transactions()
         if not self.running:
             self._park(mistake)
         elif self.hard:

@@ -28,7 +28,9 @@ def migrate(ex: ChartExecution, event: PendingEvent) -> None:
     before = ex.snapshot
     ex.consume(event)
     if ex.undo is not None or before is None or found is None or found.chart is None:
-        why = "it is ending" if found else f"version {words['version']} is not published"
+        why = (
+            "it is ending" if found else f"version {words['version']} is not published, or cannot be read by its worker"
+        )
         ex.record(h.EVENT_IGNORED, "migrate", codec.encode({"problems": [why]} | words))
         return
     now = ex.worker.now()

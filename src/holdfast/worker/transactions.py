@@ -112,7 +112,7 @@ async def _run(worker: Worker, ex: UnderClaim, call: Call) -> None:
             log.warning("transaction_reply_lost", **worker.about(ex, call), error=without_values(lost))
             return None, await _look(worker, ex, kept.get("turn"))
 
-    rolled_back, pause = 0, PAUSE_FIRST
+    rolled_back, pause, woken = 0, PAUSE_FIRST, ex.woken
     while True:
         kept.clear()
         try:
@@ -126,12 +126,14 @@ async def _run(worker: Worker, ex: UnderClaim, call: Call) -> None:
                 log.warning("transaction_waits", **worker.about(ex, call), error=str(refused))
         await asyncio.sleep(pause)
         pause = min(pause * 2, PAUSE_MAX)
-        if ex.events.orders or ex.arrived:  # a cancel, which must not wait for a connection, or a neighbour's result
+        due = (at := ex.next_at()) is not None and at <= worker.now()
+        if ex.events.orders or ex.arrived or ex.woken != woken or due:  # what must not wait for a connection
             ex.running.pop(call.key, None)
             ex.committing = False
             call.state.phase = Phase.READY
             if not ex.abandoned:
                 worker.guard(ex, ex.take_arrivals)
+                worker.guard(ex, ex.next_transaction)  # behind it, where nothing came of what has come
             return
     ex.running.pop(call.key, None)
     ex.committing = False

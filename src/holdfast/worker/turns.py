@@ -38,6 +38,7 @@ from holdfast.engine.turns import (
 )
 from holdfast.store.port import Claimed, PendingEvent, lost_since
 from holdfast.worker.inbox import Inbox
+from holdfast.worker.standing import Phase
 
 if TYPE_CHECKING:
     from holdfast.app.registry import Definition
@@ -95,7 +96,7 @@ class UnderClaim:
         self.doubted = False  # an effect of unknown outcome was settled, and not by a person's word
         self.hears_last = False  # its events are read once more before it ends
         self._reads_last = False  # by the reading that is under way: it was begun when the turn before was on disk
-        self._watched: int | None = None  # the moment the worker was last asked to wake it at
+        self.watched: int | None = None  # the moment the worker was last asked to wake it at
 
     # -- what each kind does its own way
 
@@ -288,8 +289,8 @@ class UnderClaim:
     def _watch_clock(self) -> None:
         """Something runs, so the claim stays; timers meanwhile are kept in memory."""
         at = self.next_at()
-        if at is not None and at != self._watched:
-            self._watched = at
+        if at is not None and at != self.watched:
+            self.watched = at
             self.worker.wake_at(self, at)
 
     def end(
@@ -451,6 +452,13 @@ class UnderClaim:
         if self.transactions and not self.committing:
             self.worker.run(self, self.transactions.pop(0))
 
+    def hold_transactions(self) -> None:
+        """Those that stand in line behind a turn have not begun, and do not while it stands still."""
+        for call in self.transactions:
+            self.running.pop(call.key, None)
+            call.state.phase = Phase.READY
+        self.transactions.clear()
+
     def lacking(self) -> list[str]:
         """The lines of signals that something here waits for and that were not read to where it stands."""
         return []
@@ -463,10 +471,9 @@ class UnderClaim:
 
     def new_events(self, woken: int, events: list[PendingEvent], asked: dict[str, Any]) -> None:
         last = self.hears_last and self._reads_last
-        if woken < self.woken and not last:
-            return
-        self.events.fill(events, asked, moved=woken > self.woken)
-        self.woken = max(self.woken, woken)
+        if woken >= self.woken or last:
+            self.events.fill(events, asked, moved=woken > self.woken)
+            self.woken = max(self.woken, woken)
         if self.hears_last and not last:
             return  # begun too early to be the last look, which is still to come
         self.hears_last = False

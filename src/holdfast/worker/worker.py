@@ -476,14 +476,16 @@ class Worker:
 
     async def _load(self, row: Claimed) -> None:
         if not self.registry.knows(row.definition_key, row.definition_version):
-            to = _migrations(row.events)
-            for version in {row.definition_version, *to}:
-                try:
-                    if to:  # the new version may start children that were published just before it
-                        await self.charts.refresh()
-                    await self.charts.load(row.tenant_id, row.definition_key, version)
-                except Exception as error:  # `take` finds it missing and puts the instance off
-                    log.error("definition_unreadable", **about(row), version=version, error=repr(error))
+            await self._load_versions(row, _migrations(row.events), row.definition_version)
+
+    async def _load_versions(self, row: Claimed, to: Sequence[int], *own: int) -> None:
+        for version in {*own, *to}:
+            try:
+                if to:  # the new version may start children that were published just before it
+                    await self.charts.refresh()
+                await self.charts.load(row.tenant_id, row.definition_key, version)
+            except Exception as error:  # `take` finds it missing and puts the instance off; a migration is refused
+                log.error("definition_unreadable", **about(row), version=version, error=repr(error))
 
     def task_handler(self, type_: str, name: str) -> TaskHandler | None:
         """The author's own for that name, else the one for all tasks of the type."""
@@ -829,9 +831,12 @@ class Worker:
         now = self.now()
         while self._timers and self._timers[0][0] <= now:
             execution = self.executions.get(heapq.heappop(self._timers)[1])
-            if execution is None or execution.abandoned or execution.committing or execution.hears_last:
-                continue  # or the reading that is its last look decides
-            self.guard(execution, execution.decide)
+            if execution is None or execution.abandoned:
+                continue
+            execution.watched = None  # also where the clock is set back before it is looked at
+            if execution.committing or execution.hears_last:
+                continue  # the turn decides that is on its way, or the reading that is its last look
+            self.fetch_events(execution)  # what was sent before that moment comes before it; then it decides
 
     async def _look_at_claims(self) -> None:
         """Cancels and signals for what runs here; and claims whose reply was lost: ours on disk, unknown to us."""
@@ -880,15 +885,14 @@ class Worker:
                 asked, fence = execution.asking(), execution.fence
                 try:
                     woken, events = await self.store.pending_events(execution.tenant_id, execution.id, **asked)
-                    for version in _migrations(events):
-                        await self.charts.refresh()
-                        await self.charts.load(execution.tenant_id, execution.claimed.definition_key, version)
+                    await self._load_versions(execution.claimed, _migrations(events))
                 except Exception as error:
                     log.warning("events_not_read", **about(execution.claimed), error=repr(error))
                     await asyncio.sleep(0.1)
                     continue
                 if self.executions.get(execution.id) is not execution:
-                    return  # handed back: a body that is kept moves under its next claim, which reads for itself
+                    self.more_work()  # handed back: a body that is kept moves under its next claim, which reads
+                    return
                 if execution.fence == fence:  # else an earlier claim may have taken what was read for it
                     self.guard(execution, execution.new_events, woken, events, asked)
                 if not self._reading[execution]:
