@@ -400,11 +400,15 @@ async def test_a_function_that_is_told_of_a_dead_letter_and_takes_no_cancel_does
         await hf.publish(
             {"id": "c", "initial": "on", "states": {"on": {"entry": {"type": "createTask", "params": task}}}}
         )
-        async with hf.worker():
-            await hf.start("c")
-            await begun.wait()
-        assert not over.is_set(), "its worker has stopped"
+
+        async def work() -> None:
+            async with hf.worker():
+                await hf.start("c")
+                await begun.wait()
+
+        stopped, _ = await asyncio.wait({asyncio.create_task(work())}, timeout=40)
         over.set()
+        assert stopped, "its worker waits for it"
 
 
 async def test_versions_live_side_by_side_and_instances_pin_theirs(url: str) -> None:
