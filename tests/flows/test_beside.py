@@ -10,6 +10,7 @@ import pytest
 
 from holdfast import ChildFailed, Context, DeadLetterView, Holdfast
 from holdfast.testing import Harness
+from holdfast.worker.execution import ENTRIES_OF_TURN
 from tests.flows.support import Gate, entries, query, types, until
 from tests.support.auditor import assert_sound
 
@@ -33,6 +34,33 @@ async def test_a_body_goes_on_behind_a_child_that_could_not_be_begun(harness: Ha
     assert await types(handle) == [
         "INSTANCE_STARTED", "CHILD_FAILED", "TIMER_STARTED", "TIMER_FIRED", "INSTANCE_COMPLETED",
     ]  # fmt: skip
+
+
+async def test_a_body_that_asks_for_such_children_again_and_again_lets_its_neighbours_have_their_turns(
+    harness: Harness,
+) -> None:
+    """No more of them are answered in one turn than of anything else."""
+    times = ENTRIES_OF_TURN * 2 + 1
+
+    @harness.workflow("parent")
+    async def parent(ctx: Context) -> None:
+        for _ in range(times):
+            await nobody(ctx)
+
+    store, largest = harness.service.store, 0
+    commit = store.commit
+
+    async def counted(worker_id: Any, turns: Any) -> Any:
+        nonlocal largest
+        largest = max([largest, *(len(turn.history) for turn in turns)])
+        return await commit(worker_id, turns)
+
+    store.commit = counted  # type: ignore[method-assign]
+    handle = await harness.start("parent")
+    await harness.run_until_idle()
+    assert (await handle.status()).status == "completed"
+    assert (await types(handle)).count("CHILD_FAILED") == times
+    assert largest <= ENTRIES_OF_TURN + 1
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["handed back", "a step runs"])

@@ -223,6 +223,9 @@ class Execution(UnderClaim):
             if self.events.any:
                 control.hear(self)  # before anything that it asks for is begun
             if (replay.asked or self.context.soft) and self._collect():
+                if len(self.entries) >= ENTRIES_OF_TURN:
+                    self.more = True
+                    break
                 continue
             if self.events.any and (unasked.settle(self) or self._said() or self._note_late()):
                 continue
